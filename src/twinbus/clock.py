@@ -1,0 +1,34 @@
+"""Time, injected.  The only module that reads a clock.
+
+UTC is for what people see (enqueued time, expiry, schedules); it may jump.  The monotonic clock is
+for locks, which must neither shrink nor grow when UTC jumps.  Both are whole milliseconds.
+"""
+
+import time
+from typing import Protocol
+
+
+class Now:
+    """One reading of both clocks, taken once per loop turn and handed to everything pure."""
+
+    __slots__ = ("mono_ms", "utc_ms")
+
+    def __init__(self, utc_ms: int, mono_ms: int) -> None:
+        self.utc_ms = utc_ms
+        self.mono_ms = mono_ms
+
+    def __repr__(self) -> str:
+        return f"Now(utc_ms={self.utc_ms}, mono_ms={self.mono_ms})"
+
+
+class Clock(Protocol):
+    """What reads time: the system's, or a simulated one."""
+
+    def now(self) -> Now: ...
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def now(self) -> Now:
+        return Now(time.time_ns() // 1_000_000, time.monotonic_ns() // 1_000_000)

@@ -1,0 +1,108 @@
+"""A message as the core sees it: where it stands, never what it says.
+
+The body is opaque bytes.  `body` holds them from send until they are durable and the cache lets
+go; after that the store reads them back from `position`.  Slots and shared ints keep a waiting
+message well under 300 bytes, which is what lets ten million of them wait on a laptop.
+"""
+
+from typing import Final
+
+# A lock is not a state: a locked message is ACTIVE (or DEFERRED) with a grant.
+ACTIVE: Final = 0
+DEFERRED: Final = 1
+SCHEDULED: Final = 2
+GONE: Final = 3  # completed, expired or moved; only stale references still see it
+
+NEVER_MS: Final = 1 << 62  # later than any clock: no expiry, no schedule
+
+
+class Overlay:
+    """What changed about a stored message without rewriting its body.
+
+    `properties` is an AMQP map (opaque here) of application properties to set on delivery.
+    """
+
+    __slots__ = ("description", "properties", "reason", "source")
+
+    def __init__(
+        self,
+        reason: str | None = None,
+        description: str | None = None,
+        source: str | None = None,
+        properties: bytes | None = None,
+    ) -> None:
+        self.reason = reason
+        self.description = description
+        self.source = source
+        self.properties = properties
+
+
+class Message:
+    """One stored message."""
+
+    __slots__ = (
+        "body",
+        "delivery_count",
+        "enqueued_ms",
+        "expires_ms",
+        "grant",
+        "length",
+        "locked_until_ms",
+        "overlay",
+        "position",
+        "sequence_number",
+        "session_id",
+        "state",
+    )
+
+    def __init__(
+        self,
+        sequence_number: int,
+        body: bytes | None,
+        length: int,
+        enqueued_ms: int,
+        expires_ms: int = NEVER_MS,
+        session_id: str | None = None,
+        state: int = ACTIVE,
+    ) -> None:
+        self.sequence_number = sequence_number
+        self.body = body
+        self.length = length
+        self.position = 0  # where the body lies: segment number << 32 | offset; 0 = not written yet
+        self.enqueued_ms = enqueued_ms  # UTC; for a scheduled message: when it is due
+        self.expires_ms = expires_ms  # UTC
+        self.delivery_count = 0
+        self.state = state
+        self.grant = 0  # number of the lock that holds it; 0 = not locked
+        self.locked_until_ms = 0  # monotonic; meaningful while grant != 0
+        self.session_id = session_id
+        self.overlay: Overlay | None = None
+
+
+class NewMessage:
+    """A message on its way in, as the gateway hands it over."""
+
+    __slots__ = (
+        "body",
+        "message_id",
+        "partition_key",
+        "scheduled_ms",
+        "session_id",
+        "time_to_live_ms",
+    )
+
+    def __init__(
+        self,
+        body: bytes,
+        time_to_live_ms: int = NEVER_MS,
+        scheduled_ms: int = 0,
+        message_id: str | None = None,
+        session_id: str | None = None,
+        partition_key: str | None = None,
+    ) -> None:
+        self.body = body
+        self.time_to_live_ms = time_to_live_ms
+        self.scheduled_ms = scheduled_ms  # UTC; 0 = now
+        self.message_id = message_id  # only filled where duplicate detection needs it
+        self.session_id = session_id
+        self.partition_key = partition_key
