@@ -67,6 +67,12 @@ PEEK_RESPONSE_BYTES_MAX: Final = 262_144  # Service Bus: a peek batch stops at 2
 SEQUENCE_NUMBERS_MAX: Final = 1_000  # in one request
 SAS_TOKEN_CHARS_MAX: Final = 8_192
 HTTP_BODY_BYTES_MAX: Final = 1_048_576
+HTTP_HEAD_BYTES_MAX: Final = 32_768  # three SAS tokens fit (own and two forward targets)
+HTTP_REQUEST_DURATION_S_MAX: Final = 10.0  # first byte to last; then 408 and we hang up
+HTTP_IDLE_DURATION_S_MAX: Final = 120.0  # between requests, and for a peer that does not read
+XML_DEPTH_MAX: Final = 32
+XML_ELEMENTS_MAX: Final = 1_024  # a description has about 30
+PAGE_COUNT_MAX: Final = 1_000  # entities in one feed; the SDKs ask for 100
 
 # --- storage ----------------------------------------------------------------------------------
 SEGMENT_SIZE_BYTES: Final = 67_108_864

@@ -1,1 +1,4 @@
-"""."""
+"""Clients of a bus: connection strings and entity administration.
+
+Never imports the server's side; speaks to twinbus and to Azure by what stands on the wire.
+"""

@@ -38,9 +38,7 @@ class Send(Command):
 
     __slots__ = ("messages",)
 
-    def __init__(
-        self, entity_id: int, messages: list[NewMessage], context: object = None
-    ) -> None:
+    def __init__(self, entity_id: int, messages: list[NewMessage], context: object = None) -> None:
         super().__init__(entity_id, context)
         self.messages = messages
 
@@ -122,9 +120,7 @@ class CancelScheduled(Command):
 
     __slots__ = ("sequence_numbers",)
 
-    def __init__(
-        self, entity_id: int, sequence_numbers: list[int], context: object = None
-    ) -> None:
+    def __init__(self, entity_id: int, sequence_numbers: list[int], context: object = None) -> None:
         super().__init__(entity_id, context)
         self.sequence_numbers = sequence_numbers
 

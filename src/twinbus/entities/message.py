@@ -13,7 +13,9 @@ DEFERRED: Final = 1
 SCHEDULED: Final = 2
 GONE: Final = 3  # completed, expired or moved; only stale references still see it
 
-NEVER_MS: Final = 1 << 62  # later than any clock: no expiry, no schedule
+# Later than any clock: no expiry, no schedule.  Two bits below 2**63, so that adding a time to it
+# stays a machine word when compiled.
+NEVER_MS: Final = 1 << 61
 
 
 class Overlay:
@@ -35,6 +37,22 @@ class Overlay:
         self.description = description
         self.source = source
         self.properties = properties
+
+
+def merge_overlays(older: Overlay | None, newer: Overlay | None) -> Overlay | None:
+    """The older with everything replaced that the newer says.
+
+    `properties` is opaque, so it is replaced as a whole and not key by key.  The result is a new
+    object: facts not yet written may still hold the older one.
+    """
+    if older is None or newer is None:
+        return newer if older is None else older
+    return Overlay(
+        newer.reason if newer.reason is not None else older.reason,
+        newer.description if newer.description is not None else older.description,
+        newer.source if newer.source is not None else older.source,
+        newer.properties if newer.properties is not None else older.properties,
+    )
 
 
 class Message:

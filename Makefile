@@ -1,0 +1,69 @@
+# What people do with twinbus.  Every target sets up what it needs, in .venv and build/ only.
+#
+#   make serve      run a bus here (data in ./data, port 5672); ARGS="--port 0" and so on
+#   make demo       a bus, a queue, five messages there and back with the official SDK
+#   make test       everything that must hold: checks, all tests, the core again compiled
+#   make check      formatting, lint, types
+#   make bench      speed, against the peers that are installed
+#   make nightly    the tests of `make test`, larger
+#   make compiled   the package with its hot modules compiled, in build/compiled
+
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+STAMP := .venv/installed
+COMPILED := build/compiled
+# Suites that run on the compiled build too: those that go through the hot modules.
+CORE := $(wildcard tests/unit/amqp tests/unit/entities tests/unit/storage tests/property \
+                   tests/simulation tests/interop)
+ARGS ?=
+
+.PHONY: setup serve demo test test-pure test-compiled check bench nightly compiled clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml setup.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "twinbus needs Python 3.11 or later; say which with make PYTHON=...")'
+	@echo "== setting up .venv"
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip "setuptools>=77" "mypy>=1.18"
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --editable ".[dev]"
+	@touch $@
+
+serve: setup
+	$(BIN)/twinbus serve --data data $(ARGS)
+
+demo: setup
+	$(BIN)/twinbus demo
+
+check: setup
+	@echo "== check: format, lint, types"
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check test-pure test-compiled
+	@echo "== everything holds"
+
+test-pure: setup
+	@echo "== tests, pure Python"
+	TWINBUS_PURE=1 $(PYTEST) $(ARGS)
+
+test-compiled: compiled
+	@echo "== core tests, compiled"
+	PYTHONPATH=$(COMPILED) $(BIN)/python -c 'import twinbus; print(twinbus.version_text()); raise SystemExit(twinbus.build() != "compiled")'
+	PYTHONPATH=$(COMPILED) $(PYTEST) $(CORE) $(ARGS)
+
+nightly: export TWINBUS_TEST_SIZE = nightly
+nightly: test
+
+# Incremental: mypyc rewrites only C files that changed, and only those are compiled again.
+compiled: setup
+	@echo "== compiling the hot modules into $(COMPILED)"
+	@$(BIN)/python setup.py --quiet build --build-lib $(COMPILED) --build-temp build/objects
+
+bench: compiled
+	PYTHONPATH=$(COMPILED) $(BIN)/python -m bench $(ARGS)
+
+clean:
+	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis src/twinbus.egg-info

@@ -1,0 +1,111 @@
+"""What do many queues cost?  `python -m bench.queues [--build pure|compiled]`
+
+Sends and receives the same number of messages spread over 1, 10, … 10,000 queues, one link a queue,
+and shows the server's own processor time a message.  Flat means that a message does not pay for
+queues it is not in.
+"""
+
+import argparse
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+
+from bench.brokers import Twinbus
+from bench.depth import memory_bytes
+from twinbus.client.connection import BusConnection, Receiver, Sender
+
+BODY = bytes(1_024)
+WINDOW = 500
+LINKS_A_CONNECTION = 200
+
+
+def processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Clients:
+    """A sender and a receiver for each queue, over as few connections as the limits allow."""
+
+    def __init__(self, connection_string: str) -> None:
+        self._connection_string = connection_string
+        self._connections: list[BusConnection] = []
+        self.senders: list[Sender] = []
+        self.receivers: list[Receiver] = []
+
+    async def open(self, queues: list[str]) -> None:
+        for queue in queues:
+            if len(self.senders) % (LINKS_A_CONNECTION // 2) == 0:
+                self._connections.append(await BusConnection.open(self._connection_string))
+            connection = self._connections[-1]
+            self.senders.append(await connection.open_sender(queue))
+            self.receivers.append(await connection.open_receiver(queue, credit=WINDOW))
+
+    async def send(self, count: int) -> None:
+        """Round robin, a window at a time."""
+        for start in range(0, count, WINDOW):
+            numbers = range(start, min(start + WINDOW, count))
+            senders = self.senders
+            await asyncio.gather(*(senders[n % len(senders)].send(BODY) for n in numbers))
+
+    async def receive(self, count: int) -> None:
+        for start in range(0, count, WINDOW):
+            numbers = range(start, min(start + WINDOW, count))
+            receivers = self.receivers
+            await asyncio.gather(*(_receive(receivers[n % len(receivers)]) for n in numbers))
+
+    async def close(self) -> None:
+        for connection in self._connections:
+            await connection.close()
+
+
+async def _receive(receiver: Receiver) -> None:
+    received = await receiver.receive()
+    assert received is not None
+    await receiver.complete(received)
+
+
+async def measure(broker: Twinbus, most: int, count: int) -> None:
+    server = broker.server
+    print(f"{broker.name}, {count:,} messages of 1 KiB")
+    print("| queues | send: server µs a message | receive + settle: µs | server memory, MiB |")
+    print("|---:|---:|---:|---:|")
+    queues: list[str] = []
+    while len(queues) < most:
+        wanted = max(1, len(queues) * 10)
+        for number in range(len(queues), wanted):
+            queues.append(f"q{number}")
+            server.create_queue(queues[-1])
+        clients = Clients(server.connection_string)
+        await clients.open(queues)
+        before = processor_s(server.pid)
+        await clients.send(count)
+        sent = processor_s(server.pid)
+        await clients.receive(count)
+        received = processor_s(server.pid)
+        await clients.close()
+        print(
+            f"| {len(queues):,} | {(sent - before) / count * 1e6:.1f} "
+            f"| {(received - sent) / count * 1e6:.1f} | {memory_bytes(server.pid) >> 20} |",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--queues", type=int, default=10_000)
+    parser.add_argument("--count", type=int, default=50_000)
+    parser.add_argument("--build", choices=("pure", "compiled"), default="compiled")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="twinbus-queues-") as name:
+        broker = Twinbus(Path(name), options.build)
+        broker.server.start()
+        try:
+            asyncio.run(measure(broker, options.queues, options.count))
+        finally:
+            broker.server.kill()
+
+
+if __name__ == "__main__":
+    main()

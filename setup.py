@@ -1,0 +1,51 @@
+"""Compiles the hot modules with mypyc where that is possible; everything else is in pyproject.toml.
+
+Pure Python is always a working build, so whatever is missing for compiling only costs speed.
+Editable installs stay pure: an edit must never be shadowed by an older compiled module.
+"""
+
+import os
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import setup
+
+# One group, one shared library: calls between these modules then cost no more than calls in C.
+HOT = (
+    "clock.py",
+    "amqp/*.py",
+    "entities/*.py",
+    "storage/records.py",
+    "storage/log.py",
+    "storage/store.py",
+)
+# Subclasses of int, bytes and str: mypyc has no native form for them.
+INTERPRETED = ("__init__.py", "types.py")
+
+
+def wanted() -> bool:
+    if os.environ.get("TWINBUS_PURE") == "1" or {"develop", "editable_wheel"} & set(sys.argv):
+        return False
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    return shutil.which(compiler) is not None
+
+
+def hot_modules() -> list[str]:
+    root = Path("src/twinbus")
+    found = [path for pattern in HOT for path in sorted(root.glob(pattern))]
+    return [str(path) for path in found if path.name not in INTERPRETED]
+
+
+def compiled_modules() -> list[object]:
+    if not wanted():
+        return []
+    try:
+        from mypyc.build import mypycify  # noqa: PLC0415 - not there in a pure build
+    except ImportError:
+        return []
+    return list(mypycify(hot_modules(), opt_level="3", debug_level="0", target_dir="build/mypyc"))
+
+
+setup(ext_modules=compiled_modules())

@@ -1,0 +1,595 @@
+"""An AMQP 1.0 connection without I/O: bytes in, events out, bytes out.
+
+    shell                                          Connection
+    ─────                                          ──────────
+    bytes from the socket ──▶ receive_data(data) ──▶ list of events
+    answers               ──▶ link.accept(), link.send(), link.settle(), session.end(), close() …
+    bytes to the socket   ◀── data_to_send()
+    now and then          ──▶ tick(mono_ms)      ──▶ list of events
+
+Both roles.  A server answers header, SASL header, `open` and `begin` by itself, and leaves to the
+shell what needs judgement: the SASL response (`sasl_accept`, `sasl_refuse`) and every `attach`.
+A client calls `open()`, `begin()` and a session's `attach_sender` / `attach_receiver` without
+waiting in between; what must wait for SASL waits here.
+
+Nothing a peer sends makes receive_data raise: whoever breaks the protocol gets a close with the
+condition (or SASL's outcome, or the header that we speak), the events end with ConnectionClosed,
+and whatever follows is ignored.  There is no clock, no randomness and no socket in here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from twinbus.amqp.composites import AmqpError
+from twinbus.amqp.events import (
+    ConnectionClosed,
+    ConnectionOpened,
+    Event,
+    SaslInitReceived,
+    SessionBegun,
+)
+from twinbus.amqp.frames import (
+    AMQP_FRAME,
+    AMQP_HEADER,
+    EMPTY_FRAME,
+    PROTOCOL_HEADER_BYTES,
+    SASL_FRAME,
+    SASL_HEADER,
+    FrameBuffer,
+    encode_frame,
+)
+from twinbus.amqp.performatives import (
+    Attach,
+    Begin,
+    Close,
+    Detach,
+    Disposition,
+    End,
+    Flow,
+    Open,
+    Performative,
+    Transfer,
+    decode_performative,
+)
+from twinbus.amqp.sasl import Sasl
+from twinbus.amqp.session import AmqpSession
+from twinbus.amqp.states import (
+    ATTACH,
+    AWAIT_HEADER,
+    AWAIT_OPEN,
+    BEGIN,
+    CLIENT,
+    CLOSE,
+    CLOSED,
+    CONNECTION,
+    DETACH,
+    DISPOSITION,
+    EMPTY,
+    END,
+    ENDED,
+    FLOW,
+    HEADER,
+    ILLEGAL,
+    MAPPED,
+    OPEN,
+    OPENED,
+    REFUSALS,
+    SERVER,
+    SESSION,
+    TRANSFER,
+    UNMAPPED,
+    advance,
+    refusal,
+)
+from twinbus.amqp.transfers import decode_disposition, decode_transfer
+from twinbus.amqp.wire import Wire
+from twinbus.errors import LocalProtocolError, RemoteProtocolError
+from twinbus.limits import (
+    CHANNELS_MAX,
+    FRAME_SIZE_BYTES_MAX,
+    FRAME_SIZE_BYTES_MIN,
+    HANDLE_NUMBER_MAX,
+    IDLE_TIMEOUT_MS,
+    IDLE_TIMEOUT_MS_MIN,
+    PRE_OPEN_FRAME_SIZE_BYTES_MAX,
+)
+
+__all__ = ["CLIENT", "SERVER", "Connection", "ConnectionSettings", "Peer"]
+
+# What a client may have sent ahead while the shell still judges its SASL response.
+_AHEAD_BYTES_MAX: Final = 4 * PRE_OPEN_FRAME_SIZE_BYTES_MAX
+
+_CODES: Final[dict[type, int]] = {
+    Open: OPEN,
+    Begin: BEGIN,
+    Attach: ATTACH,
+    Flow: FLOW,
+    Transfer: TRANSFER,
+    Disposition: DISPOSITION,
+    Detach: DETACH,
+    End: END,
+    Close: CLOSE,
+}
+
+
+class ConnectionSettings:
+    """What one side says about itself, and what it takes."""
+
+    __slots__ = (
+        "channel_max",
+        "container_id",
+        "frame_size_max",
+        "handle_max",
+        "hostname",
+        "idle_timeout_ms",
+        "properties",
+        "require_sasl",
+        "sasl_mechanisms",
+        "sasl_response",
+    )
+
+    def __init__(
+        self,
+        container_id: str,
+        hostname: str | None = None,
+        frame_size_max: int = FRAME_SIZE_BYTES_MAX,
+        channel_max: int = CHANNELS_MAX - 1,
+        handle_max: int = HANDLE_NUMBER_MAX,
+        idle_timeout_ms: int = IDLE_TIMEOUT_MS,
+        properties: dict[object, object] | None = None,
+        sasl_mechanisms: tuple[str, ...] = (),
+        sasl_response: bytes = b"",
+        require_sasl: bool = False,
+    ) -> None:
+        self.container_id = container_id
+        self.hostname = hostname  # a client's: whom it wants to reach
+        self.frame_size_max = frame_size_max
+        self.channel_max = channel_max
+        self.handle_max = handle_max
+        self.idle_timeout_ms = idle_timeout_ms  # silence after which we hang up; 0: never
+        self.properties = properties
+        self.sasl_mechanisms = sasl_mechanisms  # a server's offer; a client's choice, one or none
+        self.sasl_response = sasl_response  # a client's
+        self.require_sasl = require_sasl  # a server's: no AMQP header without SASL before it
+
+
+class Peer:
+    """What the other side's `open` says."""
+
+    __slots__ = (
+        "channel_max",
+        "container_id",
+        "frame_size_max",
+        "hostname",
+        "idle_timeout_ms",
+        "properties",
+    )
+
+    def __init__(self) -> None:
+        self.container_id = ""
+        self.hostname: str | None = None
+        self.frame_size_max: int = FRAME_SIZE_BYTES_MIN
+        self.channel_max = 0
+        self.idle_timeout_ms = 0  # 0: none
+        self.properties: dict[object, object] | None = None
+
+
+class Connection:
+    """One side of a connection; see the module's docstring."""
+
+    __slots__ = (
+        "_awaits_decision",
+        "_buffer",
+        "_heard_ms",
+        "_own_channels",
+        "_received",
+        "_sasl",
+        "_sent",
+        "_spoke_ms",
+        "_ticked_ms",
+        "_wire",
+        "finished",
+        "own_state",
+        "peer",
+        "peer_state",
+        "role",
+        "sessions",
+        "settings",
+    )
+
+    def __init__(self, role: int, settings: ConnectionSettings) -> None:
+        self.role = role
+        self.settings = settings
+        self.peer = Peer()
+        self.own_state: int = AWAIT_HEADER
+        self.peer_state: int = AWAIT_HEADER
+        self.finished = False  # nothing more will be read: send what is queued, then hang up
+        self.sessions: dict[int, AmqpSession] = {}  # by the peer's channel
+        self._own_channels: dict[int, AmqpSession] = {}
+        self._wire = Wire()
+        self._buffer = FrameBuffer(PRE_OPEN_FRAME_SIZE_BYTES_MAX)
+        self._sasl: Sasl | None = None
+        self._awaits_decision = False
+        # Idle time-outs.  Without a clock, activity is noted and dated by the next tick.
+        self._received = False
+        self._sent = False
+        self._heard_ms = -1
+        self._spoke_ms = -1
+        self._ticked_ms = -1
+
+    # --- for the shell ---------------------------------------------------------------------------
+    @property
+    def state(self) -> int:
+        """OPENED when both sides are; CLOSED once either has closed; else what is still awaited."""
+        if self.finished or self.own_state == CLOSED:
+            return CLOSED
+        return min(self.own_state, self.peer_state)
+
+    @property
+    def output_size(self) -> int:
+        """Bytes that wait to be sent, also those held back by a closed window of the peer."""
+        return self._wire.size + self._wire.held_bytes
+
+    def data_to_send(self) -> list[bytes]:
+        """All there is to send, in order; empty when there is nothing."""
+        sasl = self._sasl
+        if sasl is not None and (sasl.output or not sasl.accepted):
+            frames = sasl.output
+            sasl.output = []
+            return frames + self._wire.take() if sasl.accepted else frames
+        frames = self._wire.take()
+        if frames:
+            self._sent = True
+        return frames
+
+    def receive_data(self, data: bytes) -> list[Event]:
+        """Take in what has arrived, in pieces of any size; what it means, in order."""
+        if self.finished:
+            return []
+        self._received = True
+        wire = self._wire
+        try:
+            self._buffer.feed(data)
+            self._process()
+        except RemoteProtocolError as error:
+            self._fail(AmqpError(error.condition, str(error)))
+        events = wire.events
+        if events:
+            wire.events = []
+        return events
+
+    def open(self) -> None:
+        """Client: begin to speak."""
+        settings = self.settings
+        if settings.sasl_mechanisms:
+            self._sasl = Sasl(
+                CLIENT, settings.sasl_mechanisms, settings.sasl_response, settings.hostname
+            )
+            self._sasl.start()
+        self._send_header()
+        self._send_open()
+
+    def begin(self) -> AmqpSession:
+        """Client: begin a session; SessionBegun tells when the peer has agreed."""
+        if self.own_state != OPENED:
+            raise LocalProtocolError("begin on a connection that is not open")
+        channel = 0
+        while channel in self._own_channels:
+            channel += 1
+        highest = self.settings.channel_max
+        if self.peer_state == OPENED:
+            highest = min(highest, self.peer.channel_max)
+        if channel > highest:
+            raise LocalProtocolError("no channel left on this connection")
+        session = AmqpSession(self._wire, channel, self.settings.handle_max)
+        self._own_channels[channel] = session
+        session.begin(None)
+        return session
+
+    def sasl_accept(self) -> list[Event]:
+        """Server: the SASL response is good.  The events are those of bytes that came ahead."""
+        if self._sasl is None or not self._awaits_decision or self.finished:
+            return []
+        self._awaits_decision = False
+        self._sasl.decide(True)
+        return self.receive_data(b"")
+
+    def sasl_refuse(self) -> list[Event]:
+        """Server: the SASL response is no good; tells the client so and ends with
+        ConnectionClosed."""
+        if self._sasl is None or not self._awaits_decision or self.finished:
+            return []
+        self._awaits_decision = False
+        self._fail(AmqpError("amqp:unauthorized-access", "SASL response refused"))
+        events = self._wire.events
+        self._wire.events = []
+        return events
+
+    def close(self, error: AmqpError | None = None) -> None:
+        """Close; ConnectionClosed comes with the peer's answer.  Before `open` there is nothing to
+        wait for and `finished` is set at once."""
+        if self.finished or self.own_state == CLOSED:
+            return
+        if self.own_state == OPENED:
+            self._send_close(error)
+        else:
+            self.finished = True
+
+    # --- time ------------------------------------------------------------------------------------
+    def tick(self, mono_ms: int) -> list[Event]:
+        """Look at the idle time-outs of both sides; call it when next_tick_ms() says so."""
+        if self.finished or self.own_state != OPENED or self.peer_state != OPENED:
+            return []
+        # A sign of life is dated as late as possible (now) and our own as early (the last tick),
+        # so we never hang up on a peer too soon and never speak too late.
+        if self._received or self._heard_ms < 0:
+            self._heard_ms = mono_ms
+            self._received = False
+        if self._sent or self._spoke_ms < 0:
+            self._spoke_ms = self._ticked_ms if self._ticked_ms >= 0 else mono_ms
+            self._sent = False
+        self._ticked_ms = mono_ms
+        idle_ms = self.settings.idle_timeout_ms
+        if idle_ms and mono_ms - self._heard_ms >= idle_ms:
+            self._fail(AmqpError("amqp:resource-limit-exceeded", "idle: nothing was received"))
+            events = self._wire.events
+            self._wire.events = []
+            return events
+        peer_ms = self.peer.idle_timeout_ms
+        if peer_ms and mono_ms - self._spoke_ms >= peer_ms // 4:
+            self._wire.write(EMPTY_FRAME)
+            self._spoke_ms = mono_ms
+        return []
+
+    def next_tick_ms(self, mono_ms: int) -> int:
+        """Milliseconds until tick() has something to look at; -1: never."""
+        if self.finished or self.own_state != OPENED or self.peer_state != OPENED:
+            return -1
+        wait = -1
+        if self.settings.idle_timeout_ms:
+            heard = self._heard_ms if self._heard_ms >= 0 else mono_ms
+            wait = max(0, heard + self.settings.idle_timeout_ms - mono_ms)
+        if self.peer.idle_timeout_ms:
+            spoke = self._ticked_ms if self._ticked_ms >= 0 else mono_ms
+            beat = max(0, spoke + self.peer.idle_timeout_ms // 4 - mono_ms)
+            wait = beat if wait < 0 else min(wait, beat)
+        return wait
+
+    # --- receiving: headers and SASL -------------------------------------------------------------
+    def _process(self) -> None:
+        """Work through the buffer, layer by layer."""
+        buffer = self._buffer
+        while not self.finished:
+            if self._awaits_decision:
+                if buffer.unread_bytes() > _AHEAD_BYTES_MAX:
+                    raise RemoteProtocolError("too much sent before the SASL outcome")
+                return
+            if self.peer_state != AWAIT_HEADER:
+                self._receive_frames()
+                return
+            sasl = self._sasl
+            if sasl is None or sasl.expects_header:
+                header = buffer.take(PROTOCOL_HEADER_BYTES)
+                if header is None:
+                    return
+                self._receive_header(header)
+            else:
+                if not buffer.next_frame():
+                    return
+                self._receive_sasl_frame(sasl)
+
+    def _receive_header(self, header: bytes) -> None:
+        sasl = self._sasl
+        if header == SASL_HEADER:
+            if sasl is None and self.role == SERVER and self.settings.sasl_mechanisms:
+                sasl = Sasl(SERVER, self.settings.sasl_mechanisms, b"", None)
+                self._sasl = sasl
+            if sasl is not None and not sasl.decided:
+                sasl.receive_header()
+                return
+        elif header == AMQP_HEADER:
+            if sasl.decided if sasl is not None else not self.settings.require_sasl:
+                self.peer_state = advance(CONNECTION, self.peer_state, HEADER)
+                if self.role == SERVER:
+                    self._send_header()
+                return
+        self._refuse_header()
+
+    def _refuse_header(self) -> None:
+        """Not what we speak here: a server says what it speaks, and both hang up."""
+        sasl = self._sasl
+        if self.role == SERVER:
+            wants_sasl = self.settings.require_sasl and (sasl is None or not sasl.decided)
+            self._wire.write(SASL_HEADER if wants_sasl else AMQP_HEADER)
+        self._finish(AmqpError(REFUSALS[AWAIT_HEADER], "protocol header not supported"), False)
+
+    def _receive_sasl_frame(self, sasl: Sasl) -> None:
+        buffer = self._buffer
+        if buffer.frame_type != SASL_FRAME:
+            raise RemoteProtocolError("not a SASL frame")
+        performative, at = decode_performative(buffer.data, buffer.start, buffer.end)
+        if at != buffer.end:
+            raise RemoteProtocolError("SASL frame with bytes left over")
+        sasl.receive(performative)
+        init = sasl.init
+        if init is not None:
+            self._awaits_decision = True
+            self._wire.events.append(
+                SaslInitReceived(init.mechanism, init.initial_response or b"", init.hostname)
+            )
+
+    # --- receiving: frames -----------------------------------------------------------------------
+    def _receive_frames(self) -> None:
+        """The loop every message comes through: the two frequent performatives first."""
+        buffer = self._buffer
+        sessions = self.sessions
+        while buffer.next_frame():
+            data = buffer.data
+            start = buffer.start
+            end = buffer.end
+            if buffer.frame_type != AMQP_FRAME:
+                raise RemoteProtocolError("SASL frame after SASL")
+            if end - start > 3 and data[start] == 0x00 and data[start + 1] == 0x53:
+                code = data[start + 2]
+                if code == TRANSFER:
+                    session = sessions.get(buffer.channel)
+                    if session is not None and session.live:
+                        transfer, at = decode_transfer(data, start + 3, end)
+                        session.receive_transfer(transfer, data, at, end)
+                        continue
+                elif code == DISPOSITION:
+                    session = sessions.get(buffer.channel)
+                    if session is not None and session.live:
+                        disposition, at = decode_disposition(data, start + 3, end)
+                        if at != end:
+                            raise RemoteProtocolError("disposition with bytes left over")
+                        session.receive_disposition(disposition)
+                        continue
+            self._receive_frame(data, start, end, buffer.channel)
+            if self.finished:
+                return
+
+    def _receive_frame(self, data: bytes, start: int, end: int, channel: int) -> None:
+        """Any frame, by the tables."""
+        code: int = EMPTY
+        performative: Performative | None = None
+        if start < end:
+            performative, at = decode_performative(data, start, end)
+            code = _CODES.get(type(performative), -1)
+            if at != end and code != TRANSFER:
+                raise RemoteProtocolError(f"{type(performative).__name__} with bytes left over")
+        state = advance(CONNECTION, self.peer_state, code)
+        if state == ILLEGAL:
+            raise RemoteProtocolError(refusal(self.peer_state, code), REFUSALS[self.peer_state])
+        self.peer_state = state
+        if isinstance(performative, Close):
+            self._receive_close(performative)
+        elif self.own_state == CLOSED or performative is None:
+            return  # sent before the peer heard our close; or a mere sign of life
+        elif isinstance(performative, Open):
+            self._receive_open(performative)
+        else:
+            self._receive_on_channel(channel, code, performative)
+
+    def _receive_open(self, received: Open) -> None:
+        if received.max_frame_size < FRAME_SIZE_BYTES_MIN:
+            raise RemoteProtocolError("max-frame-size below 512", "amqp:invalid-field")
+        idle_ms = received.idle_time_out or 0
+        if 0 < idle_ms < IDLE_TIMEOUT_MS_MIN:
+            raise RemoteProtocolError(
+                f"idle-time-out below {IDLE_TIMEOUT_MS_MIN} ms", "amqp:invalid-field"
+            )
+        peer = self.peer
+        peer.container_id = received.container_id
+        peer.hostname = received.hostname
+        peer.frame_size_max = received.max_frame_size
+        peer.channel_max = received.channel_max
+        peer.idle_timeout_ms = idle_ms
+        peer.properties = received.properties
+        self._wire.frame_size_max = received.max_frame_size
+        self._buffer.frame_size_max = self.settings.frame_size_max
+        if self.own_state == AWAIT_OPEN:
+            self._send_open()
+        self._wire.events.append(ConnectionOpened())
+
+    def _receive_close(self, received: Close) -> None:
+        if self.own_state == OPENED:
+            self._send_close(None)
+        self._finish(received.error, True)
+
+    def _receive_on_channel(self, channel: int, code: int, performative: Performative) -> None:
+        """What concerns a session."""
+        session = self.sessions.get(channel)
+        before: int = UNMAPPED if session is None else session.peer_state
+        if advance(SESSION, before, code) == ILLEGAL:
+            raise RemoteProtocolError(
+                f"{refusal(before, code)} (channel {channel})", REFUSALS[before]
+            )
+        if isinstance(performative, Begin):
+            self._receive_begin(channel, performative)
+        elif session is None or before == ENDED:
+            return  # pyamqp detaches links after end
+        elif isinstance(performative, End):
+            session.peer_ended(performative)
+            self._own_channels.pop(session.channel, None)
+        elif session.own_state == ENDED:
+            return  # sent before the peer heard our end
+        elif isinstance(performative, Flow):
+            session.receive_flow(performative)
+        elif isinstance(performative, Attach):
+            session.receive_attach(performative)
+        elif isinstance(performative, Detach):
+            session.receive_detach(performative)
+        else:
+            raise AssertionError("transfer and disposition on a live session go the short way")
+
+    def _receive_begin(self, channel: int, begin: Begin) -> None:
+        settings = self.settings
+        if channel > settings.channel_max:
+            # The specification names the error (2.7.1).
+            raise RemoteProtocolError(f"channel {channel} is above {settings.channel_max}")
+        if begin.remote_channel is None:
+            if self.role == CLIENT:
+                raise RemoteProtocolError("a server does not begin sessions", "amqp:not-allowed")
+            # The number the peer uses is one that it supports, so we use the same.
+            session = AmqpSession(self._wire, channel, settings.handle_max)
+            self._own_channels[channel] = session
+            session.peer_channel = channel
+            session.begin(begin)
+        else:
+            answered = self._own_channels.get(begin.remote_channel)
+            if self.role == SERVER or answered is None or answered.peer_state != UNMAPPED:
+                raise RemoteProtocolError("answer to no begin", "amqp:not-allowed")
+            session = answered
+            session.peer_channel = channel
+        self.sessions[channel] = session
+        session.peer_begun(begin)
+        self._wire.events.append(SessionBegun(session))
+
+    # --- sending ---------------------------------------------------------------------------------
+    def _send_header(self) -> None:
+        self._wire.write(AMQP_HEADER)
+        self.own_state = AWAIT_OPEN
+
+    def _send_open(self) -> None:
+        settings = self.settings
+        message = Open(
+            settings.container_id,
+            settings.hostname,
+            settings.frame_size_max,
+            settings.channel_max,
+            settings.idle_timeout_ms or None,
+            None,
+            None,
+            None,
+            None,
+            settings.properties,
+        )
+        self._wire.write(encode_frame(0, message.encode()))
+        self.own_state = OPENED
+
+    def _send_close(self, error: AmqpError | None) -> None:
+        for session in self._own_channels.values():
+            session.abandon()
+        self._wire.write(encode_frame(0, Close(error).encode()))
+        self.own_state = CLOSED
+
+    # --- the end ---------------------------------------------------------------------------------
+    def _fail(self, error: AmqpError) -> None:
+        """The peer broke the protocol: tell it on the layer where it is."""
+        sasl = self._sasl
+        if sasl is not None and not sasl.decided:
+            if self.role == SERVER:
+                sasl.decide(False)
+        else:
+            if self.own_state == AWAIT_OPEN:
+                self._send_open()  # a close must follow an open
+            if self.own_state == OPENED:
+                self._send_close(error)
+        self._finish(error, False)
+
+    def _finish(self, error: AmqpError | None, by_peer: bool) -> None:
+        self.finished = True
+        self.own_state = CLOSED
+        self._wire.events.append(ConnectionClosed(error, by_peer))

@@ -1,0 +1,187 @@
+"""What a connection tells its shell.  Plain objects without behaviour, in the order of the bytes.
+
+Several events of one chunk are handed over together, so an answer to an early one (`refuse`,
+`detach`, `close`) may come when later ones of the same link are already in the list.  Methods of a
+link that is gone do nothing, so the shell may go on; it drops deliveries of links it has refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from twinbus.amqp.composites import AmqpError, DeliveryState
+    from twinbus.amqp.link import EgressLink, IngressLink, Link
+    from twinbus.amqp.session import AmqpSession
+
+
+class Event:
+    """Root of all events."""
+
+    __slots__ = ()
+
+
+class SaslInitReceived(Event):
+    """The client has chosen a mechanism: answer with `sasl_accept()` or `sasl_refuse()`."""
+
+    __slots__ = ("hostname", "mechanism", "response")
+
+    def __init__(self, mechanism: str, response: bytes, hostname: str | None) -> None:
+        self.mechanism = mechanism
+        self.response = response
+        self.hostname = hostname
+
+
+class ConnectionOpened(Event):
+    """Both sides have sent `open`; who the peer is stands in `connection.peer`."""
+
+    __slots__ = ()
+
+
+class ConnectionClosed(Event):
+    """The last event of a connection: send what is queued, then hang up.
+
+    `error` is why; None after an orderly close.  `by_peer` says whose error it is.
+    """
+
+    __slots__ = ("by_peer", "error")
+
+    def __init__(self, error: AmqpError | None, by_peer: bool) -> None:
+        self.error = error
+        self.by_peer = by_peer
+
+
+class SessionBegun(Event):
+    """Both sides have sent `begin`."""
+
+    __slots__ = ("session",)
+
+    def __init__(self, session: AmqpSession) -> None:
+        self.session = session
+
+
+class SessionEnded(Event):
+    """The session and all its links are gone; there is no LinkDetached for each of them.
+
+    Already answered.  Not sent for a session that the shell itself has ended.
+    """
+
+    __slots__ = ("error", "session")
+
+    def __init__(self, session: AmqpSession, error: AmqpError | None) -> None:
+        self.session = session
+        self.error = error
+
+
+class LinkAttached(Event):
+    """The peer has attached.  A server answers with `link.accept(...)` or `link.refuse(error)`;
+    for a client this is the answer to its own attach."""
+
+    __slots__ = ("link",)
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+
+
+class LinkDetached(Event):
+    """The link is gone, by the peer's wish or (with an error) because the peer broke a rule.
+
+    Already answered.  Not sent for a link that the shell itself has refused or detached.  `closed`
+    is False when the peer might come back to it; we never keep anything for that.
+    """
+
+    __slots__ = ("closed", "error", "link")
+
+    def __init__(self, link: Link, closed: bool, error: AmqpError | None) -> None:
+        self.link = link
+        self.closed = closed
+        self.error = error
+
+
+class DeliveryReceived(Event):
+    """A whole delivery; the frames of a large one are joined, aborted ones never show."""
+
+    __slots__ = ("data", "delivery_id", "link", "message_format", "settled", "state", "tag")
+
+    def __init__(
+        self,
+        link: IngressLink,
+        delivery_id: int,
+        tag: bytes,
+        message_format: int,
+        settled: bool,
+        state: DeliveryState | None,
+        data: bytes,
+    ) -> None:
+        self.link = link
+        self.delivery_id = delivery_id
+        self.tag = tag
+        self.message_format = message_format
+        self.settled = settled
+        self.state = state
+        self.data = data
+
+
+class DeliveryTooLarge(Event):
+    """A delivery was larger than the link's max-message-size.  Its bytes are gone; the shell settles
+    it with `rejected`, so that the sender learns which of its messages it was."""
+
+    __slots__ = ("delivery_id", "link", "settled", "size")
+
+    def __init__(self, link: IngressLink, delivery_id: int, settled: bool, size: int) -> None:
+        self.link = link
+        self.delivery_id = delivery_id
+        self.settled = settled
+        self.size = size
+
+
+class CreditChanged(Event):
+    """The peer's flow for a link.  Egress: see `link.credit` and `link.drain`.  Ingress: the sender
+    has answered our drain and `link.credit` is what is left."""
+
+    __slots__ = ("link",)
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+
+
+class DispositionReceived(Event):
+    """The receiver's word on deliveries of ours.  Only those still unsettled are listed; with
+    `settled` they are forgotten already, else they wait for `link.settle(...)`."""
+
+    __slots__ = ("contexts", "delivery_ids", "link", "settled", "state")
+
+    def __init__(
+        self,
+        link: EgressLink,
+        delivery_ids: list[int],
+        contexts: list[object],
+        settled: bool,
+        state: DeliveryState | None,
+    ) -> None:
+        self.link = link
+        self.delivery_ids = delivery_ids
+        self.contexts = contexts
+        self.settled = settled
+        self.state = state
+
+
+class IncomingSettled(Event):
+    """The sender's word on deliveries it sent us, by session-wide ids as they came: a range may name
+    far more ids than there ever were, so look up what you wait for and do not walk the range."""
+
+    __slots__ = ("first", "last", "session", "settled", "state")
+
+    def __init__(
+        self,
+        session: AmqpSession,
+        first: int,
+        last: int,
+        settled: bool,
+        state: DeliveryState | None,
+    ) -> None:
+        self.session = session
+        self.first = first
+        self.last = last
+        self.settled = settled
+        self.state = state

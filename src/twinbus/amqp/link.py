@@ -1,0 +1,429 @@
+"""Links: one direction of messages inside a session (OASIS AMQP 1.0 part 2.6).
+
+Named from our side: on an IngressLink the peer sends, on an EgressLink it receives.  A link object
+belongs to its session, which feeds it what arrives; the shell calls the methods here to answer.
+Methods of a link that is gone do nothing: the peer may detach at any time, and the shell learns of it
+only with the next events.
+
+Links are never resumed: whatever was unsettled when one goes is forgotten here, and it is for the
+shell to decide what that means for the messages.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp.composites import AmqpError
+from twinbus.amqp.frames import encode_frame
+from twinbus.amqp.performatives import MIXED, RECEIVER, SENDER, Attach
+from twinbus.amqp.states import ATTACHED, DETACHED
+from twinbus.amqp.transfers import (
+    encode_continuation_frame,
+    encode_disposition_frame,
+    encode_transfer_frame,
+)
+from twinbus.amqp.wire import UINT_MASK, serial_distance
+from twinbus.errors import LocalProtocolError
+from twinbus.limits import (
+    EGRESS_CREDIT_MAX,
+    INGRESS_CREDIT,
+    MESSAGE_SIZE_BYTES_MAX,
+    UNSETTLED_COUNT_MAX,
+)
+
+if TYPE_CHECKING:
+    from twinbus.amqp.composites import Coordinator, Source, Target
+    from twinbus.amqp.performatives import Flow
+    from twinbus.amqp.session import AmqpSession
+
+# Size of a transfer frame besides the body: 8 of header, 3 of descriptor, list8 of 3, and at most
+# handle 5, id 5, tag 2 + 32, format 5, settled 1, more 1.
+_TRANSFER_BYTES_MAX: Final = 65
+
+
+class Link:
+    """What both directions have in common."""
+
+    __slots__ = (
+        "answered",
+        "context",
+        "desired_capabilities",
+        "handle",
+        "name",
+        "own_state",
+        "peer_handle",
+        "peer_max_message_size",
+        "peer_state",
+        "properties",
+        "rcv_settle_mode",
+        "role",
+        "session",
+        "snd_settle_mode",
+        "source",
+        "target",
+    )
+
+    def __init__(self, session: AmqpSession, name: str, handle: int, role: bool) -> None:
+        self.session = session
+        self.name = name
+        self.handle = handle  # in the frames we send
+        self.peer_handle = -1  # in the frames we get
+        self.role = role  # ours
+        self.own_state: int = DETACHED
+        self.peer_state: int = DETACHED
+        self.answered = False  # whether we have ever sent our attach
+        self.source: Source | None = None
+        self.target: Target | Coordinator | None = None
+        self.snd_settle_mode: int = MIXED
+        self.rcv_settle_mode: int = 0
+        self.properties: dict[object, object] | None = None  # the peer's
+        self.desired_capabilities: list[str] = []
+        self.peer_max_message_size = 0  # 0: none stated
+        self.context: object = None  # free for the shell
+
+    @property
+    def attached(self) -> bool:
+        """Whether both sides have attached and neither has detached."""
+        return self.own_state == ATTACHED and self.peer_state == ATTACHED
+
+    def refuse(self, error: AmqpError) -> None:
+        """Answer the peer's attach with an empty one and close it at once: clients only accept a
+        detach for a link that was attached."""
+        if not self.answered and self.peer_state == ATTACHED:
+            self.attach_empty()
+            self.session.detach(self, True, error)
+
+    def detach(self, error: AmqpError | None = None) -> None:
+        """Close the link.  What the peer still sends on it is dropped."""
+        if self.own_state == ATTACHED:
+            self.session.detach(self, True, error)
+        elif error is not None:
+            self.refuse(error)
+
+    def attach(
+        self,
+        source: Source | None,
+        target: Target | Coordinator | None,
+        max_message_size: int,
+        properties: dict[object, object] | None,
+    ) -> None:
+        """Send our attach, with the settle modes as they stand."""
+        attach = Attach(
+            self.name,
+            self.handle,
+            self.role,
+            self.snd_settle_mode,
+            self.rcv_settle_mode,
+            source,
+            target,
+            None,
+            False,
+            0 if self.role == SENDER else None,
+            max_message_size,
+            None,
+            None,
+            properties,
+        )
+        self.session.write(encode_frame(self.session.channel, attach.encode()))
+        self.own_state = ATTACHED
+        self.answered = True
+
+    def attach_empty(self) -> None:
+        """Send an attach without source and target, which is how a refusal begins."""
+        self.attach(None, None, 0, None)
+
+    def peer_attached(self, attach: Attach) -> None:
+        """Note what the peer's attach says."""
+        self.peer_state = ATTACHED
+        self.peer_handle = attach.handle
+        self.source = attach.source
+        self.target = attach.target
+        self.snd_settle_mode = attach.snd_settle_mode
+        self.rcv_settle_mode = attach.rcv_settle_mode
+        self.properties = attach.properties
+        self.desired_capabilities = attach.desired_capabilities
+        self.peer_max_message_size = attach.max_message_size or 0
+
+    def _accept(
+        self,
+        source: Source | None,
+        target: Target | Coordinator | None,
+        max_message_size: int,
+        properties: dict[object, object] | None,
+    ) -> bool:
+        if self.answered or self.peer_state != ATTACHED:
+            return False
+        try:
+            self.attach(source, target, max_message_size, properties)
+        except LocalProtocolError:
+            # We read more than we can write, such as a symbol sent as a string beyond ASCII.
+            self.refuse(AmqpError("amqp:invalid-field", "source or target cannot be echoed"))
+            return False
+        return True
+
+
+class IngressLink(Link):
+    """The peer sends, we receive and settle."""
+
+    __slots__ = (
+        "credit",
+        "credit_window",
+        "delivery_count",
+        "drain",
+        "max_message_size",
+        "partial",
+        "partial_format",
+        "partial_id",
+        "partial_settled",
+        "partial_size",
+        "partial_tag",
+        "unsettled_count",
+    )
+
+    def __init__(self, session: AmqpSession, name: str, handle: int) -> None:
+        super().__init__(session, name, handle, RECEIVER)
+        self.credit = 0  # what the peer may still send; below zero when it does not care
+        self.credit_window = 0  # kept filled up; 0: credit only by grant()
+        self.drain = False
+        self.delivery_count = 0
+        self.max_message_size = MESSAGE_SIZE_BYTES_MAX
+        self.unsettled_count = 0  # received, not yet settled by us
+        self.partial_id = -1  # delivery whose last frame has not come; -1: none
+        self.partial: bytearray | None = None  # None while a too large one is thrown away
+        self.partial_size = 0
+        self.partial_tag = b""
+        self.partial_format = 0
+        self.partial_settled = False
+
+    def accept(
+        self,
+        max_message_size: int = MESSAGE_SIZE_BYTES_MAX,
+        properties: dict[object, object] | None = None,
+        credit: int = INGRESS_CREDIT,
+        source: Source | None = None,
+        target: Target | Coordinator | None = None,
+    ) -> None:
+        """Answer the peer's attach and give credit, which is then kept filled up.
+
+        Source and target are echoed as they came, unless given here.
+        """
+        if not self._accept(
+            self.source if source is None else source,
+            self.target if target is None else target,
+            max_message_size,
+            properties,
+        ):
+            return
+        self.max_message_size = max_message_size
+        self.credit_window = credit
+        if credit:
+            self.grant(credit)
+
+    def grant(self, credit: int, drain: bool = False) -> None:
+        """Allow the peer `credit` more deliveries from here; with `drain` it has to use them at once
+        or give them back (CreditChanged)."""
+        if self.own_state == ATTACHED:
+            self.credit = credit
+            self.drain = drain
+            self.session.send_flow(self)
+
+    def settle(self, first: int, last: int, state: bytes, settled: bool = True) -> None:
+        """Tell the sender the outcome of deliveries `first` to `last`, all of this link."""
+        if self.own_state != ATTACHED:
+            return
+        session = self.session
+        session.write(
+            encode_disposition_frame(session.channel, RECEIVER, first, last, settled, state)
+        )
+        if settled:
+            self.unsettled_count -= ((last - first) & UINT_MASK) + 1
+            self.top_up()
+
+    def top_up(self) -> None:
+        """Give fresh credit once half of the window is free again.  Deliveries that wait for their
+        settlement take from it, so a sender cannot run ahead of what we get done."""
+        window = self.credit_window
+        free = window - self.unsettled_count - self.credit
+        if window and free * 2 >= window and not self.drain and self.own_state == ATTACHED:
+            self.credit += free
+            self.session.send_flow(self)
+
+    def peer_flow(self, flow: Flow) -> bool:
+        """The sender's side of the flow state; True when it has answered our drain.
+
+        Credit in it is meaningless (pyamqp says 10,000) and not looked at.
+        """
+        if not self.drain or flow.delivery_count is None:
+            return False
+        ahead = serial_distance(self.delivery_count, flow.delivery_count)
+        if ahead > 0:
+            self.delivery_count = flow.delivery_count
+            self.credit = max(0, self.credit - ahead)
+        if self.credit > 0:
+            return False
+        self.drain = False
+        return True
+
+    def drop_partial(self) -> None:
+        """Forget a delivery whose last frame has not come."""
+        if self.partial is not None:
+            self.session.wire.partial_bytes -= len(self.partial)
+            self.partial = None
+        self.partial_id = -1
+
+
+class EgressLink(Link):
+    """We send, the peer receives and settles."""
+
+    __slots__ = ("delivery_count", "drain", "echo", "link_credit", "unsettled_count")
+
+    def __init__(self, session: AmqpSession, name: str, handle: int) -> None:
+        super().__init__(session, name, handle, SENDER)
+        self.delivery_count = 0
+        self.link_credit = 0  # as the peer sees it
+        self.drain = False  # the peer waits for its credit to be used up or given back
+        self.echo = False  # the last flow asked for an answer; it has got one
+        self.unsettled_count = 0
+
+    @property
+    def credit(self) -> int:
+        """How many messages may be sent now: the peer's credit within our own limits."""
+        room = UNSETTLED_COUNT_MAX - self.unsettled_count
+        credit = self.link_credit if self.link_credit < EGRESS_CREDIT_MAX else EGRESS_CREDIT_MAX
+        return credit if credit < room else room
+
+    def accept(
+        self,
+        properties: dict[object, object] | None = None,
+        source: Source | None = None,
+        target: Target | Coordinator | None = None,
+        max_message_size: int = 0,
+    ) -> None:
+        """Answer the peer's attach.  Source and target are echoed as they came, unless given here."""
+        self._accept(
+            self.source if source is None else source,
+            self.target if target is None else target,
+            max_message_size,
+            properties,
+        )
+
+    def send(
+        self,
+        tag: bytes,
+        prefix: bytes,
+        bare: bytes,
+        settled: bool,
+        context: object,
+        message_format: int = 0,
+    ) -> int:
+        """Send `prefix + bare` as one delivery; returns its id, or -1 when the link is gone.
+
+        `context` comes back with the receiver's disposition.
+        """
+        if self.own_state != ATTACHED:
+            return -1
+        if self.link_credit <= 0:
+            raise LocalProtocolError("transfer without credit")
+        session = self.session
+        delivery_id = session.next_delivery_id
+        session.next_delivery_id = (delivery_id + 1) & UINT_MASK
+        self.delivery_count = (self.delivery_count + 1) & UINT_MASK
+        self.link_credit -= 1
+        if not settled:
+            session.unsettled[delivery_id] = (self, context)
+            self.unsettled_count += 1
+        wire = session.wire
+        if (
+            session.peer_window > 0
+            and not session.held
+            and len(prefix) + len(bare) + _TRANSFER_BYTES_MAX <= wire.frame_size_max
+        ):
+            session.peer_window -= 1
+            session.next_outgoing_id = (session.next_outgoing_id + 1) & UINT_MASK
+            frame = encode_transfer_frame(
+                session.channel,
+                self.handle,
+                delivery_id,
+                tag,
+                settled,
+                prefix,
+                bare,
+                False,
+                message_format,
+            )
+            wire.frames.append(frame)
+            wire.size += len(frame)
+        else:
+            self._send_in_parts(delivery_id, tag, message_format, settled, prefix + bare)
+        return delivery_id
+
+    def _send_in_parts(
+        self, delivery_id: int, tag: bytes, message_format: int, settled: bool, body: bytes
+    ) -> None:
+        """The long way: more than one frame, or the peer's window is closed."""
+        session = self.session
+        channel = session.channel
+        room = session.wire.frame_size_max - _TRANSFER_BYTES_MAX
+        more = len(body) > room
+        session.write_transfer(
+            encode_transfer_frame(
+                channel,
+                self.handle,
+                delivery_id,
+                tag,
+                settled,
+                body[:room],
+                b"",
+                more,
+                message_format,
+            )
+        )
+        at = room
+        while more:
+            part = body[at : at + room]
+            at += room
+            more = at < len(body)
+            session.write_transfer(encode_continuation_frame(channel, self.handle, more, part))
+
+    def settle(self, delivery_ids: list[int], state: bytes) -> None:
+        """Confirm the outcome of deliveries to the receiver and forget them.  Ids that are not
+        unsettled any more are passed over.  Afterwards `credit` may have grown."""
+        if self.own_state != ATTACHED:
+            return
+        session = self.session
+        unsettled = session.unsettled
+        first = -1
+        last = -1
+        for delivery_id in delivery_ids:
+            if unsettled.pop(delivery_id, None) is None:
+                continue
+            self.unsettled_count -= 1
+            if first < 0:
+                first = delivery_id
+            elif delivery_id != (last + 1) & UINT_MASK:
+                session.write(
+                    encode_disposition_frame(session.channel, SENDER, first, last, True, state)
+                )
+                first = delivery_id
+            last = delivery_id
+        if first >= 0:
+            session.write(
+                encode_disposition_frame(session.channel, SENDER, first, last, True, state)
+            )
+
+    def drained(self) -> None:
+        """Answer a drain: what credit is left is given back."""
+        if self.drain and self.own_state == ATTACHED:
+            self.delivery_count = (self.delivery_count + self.link_credit) & UINT_MASK
+            self.link_credit = 0
+            self.session.send_flow(self)
+            self.drain = False
+
+    def peer_flow(self, flow: Flow) -> None:
+        """The receiver's credit, less what it has not seen yet of what we sent."""
+        if flow.link_credit is None:
+            return
+        under_way = serial_distance(flow.delivery_count or 0, self.delivery_count)
+        self.link_credit = max(0, flow.link_credit - max(0, under_way))
+        self.drain = flow.drain
+        self.echo = flow.echo

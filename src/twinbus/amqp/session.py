@@ -1,0 +1,637 @@
+"""Sessions: links on one channel, and the windows they share (OASIS AMQP 1.0 part 2.5).
+
+A session counts transfer frames in both directions, joins the frames of large deliveries, and
+remembers which of our deliveries wait for the receiver's word.  It never enforces link credit or
+its own incoming window: pyamqp ignores the one and counts the other by delivery.  What a peer can
+make us keep is bounded by other means: links a session, unsettled deliveries a link, and the bytes
+of half-received deliveries a connection.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp.composites import AmqpError
+from twinbus.amqp.events import (
+    CreditChanged,
+    DeliveryReceived,
+    DeliveryTooLarge,
+    DispositionReceived,
+    IncomingSettled,
+    LinkAttached,
+    LinkDetached,
+    SessionEnded,
+)
+from twinbus.amqp.frames import encode_frame
+from twinbus.amqp.link import EgressLink, IngressLink, Link
+from twinbus.amqp.performatives import (
+    FIRST,
+    MIXED,
+    SENDER,
+    Attach,
+    Begin,
+    Detach,
+    End,
+    Flow,
+)
+from twinbus.amqp.states import (
+    ATTACHED,
+    DETACHED,
+    ENDED,
+    HANDLE_IN_USE,
+    MAPPED,
+    UNATTACHED_HANDLE,
+    UNMAPPED,
+)
+from twinbus.amqp.wire import UINT_MASK, Wire, serial_distance
+from twinbus.errors import LocalProtocolError, RemoteProtocolError
+from twinbus.limits import (
+    HANDLES_MAX,
+    PARTIAL_DELIVERY_BYTES_MAX,
+    SESSION_WINDOW,
+    UNSETTLED_COUNT_MAX,
+)
+
+if TYPE_CHECKING:
+    from twinbus.amqp.composites import Coordinator, Source, Target
+    from twinbus.amqp.transfers import Disposition, Transfer
+
+_WINDOW_HALF: Final = SESSION_WINDOW // 2
+
+
+class AmqpSession:
+    """One session; `context` is free for the shell."""
+
+    __slots__ = (
+        "_handles",
+        "_names",
+        "channel",
+        "context",
+        "handle_max",
+        "held",
+        "links",
+        "live",
+        "next_delivery_id",
+        "next_incoming_id",
+        "next_outgoing_id",
+        "own_state",
+        "peer_channel",
+        "peer_handle_max",
+        "peer_state",
+        "peer_window",
+        "unsettled",
+        "window_due",
+        "wire",
+    )
+
+    def __init__(self, wire: Wire, channel: int, handle_max: int) -> None:
+        self.wire = wire
+        self.channel = channel  # in the frames we send
+        self.peer_channel = -1  # in the frames we get
+        self.own_state: int = UNMAPPED
+        self.peer_state: int = UNMAPPED
+        self.live = False  # both sides have begun and neither has ended
+        self.handle_max = handle_max
+        self.peer_handle_max = handle_max
+        self.context: object = None
+        # Outgoing: ids of transfer frames, and how many more the peer takes now.
+        self.next_outgoing_id = 0
+        self.peer_window = 0
+        self.next_delivery_id = 0
+        self.unsettled: dict[int, tuple[EgressLink, object]] = {}  # ascending, as sent
+        # Frames that wait for the peer's window, and what must not overtake them; True: a transfer.
+        self.held: deque[tuple[bytes, bool]] = deque()
+        # Incoming: the id of the next transfer frame, and the one at which to state a new window.
+        # Both only grow between two flows and are cut to 32 bits when they are written.
+        self.next_incoming_id = 0
+        self.window_due = 0
+        self.links: dict[int, Link] = {}  # by the peer's handle
+        self._handles: dict[int, Link] = {}  # by ours
+        self._names: dict[tuple[str, bool], Link] = {}  # attached by us, not yet answered
+
+    # --- for the shell ---------------------------------------------------------------------------
+    def end(self, error: AmqpError | None = None) -> None:
+        """End the session with all its links.  What the peer still sends on it is dropped."""
+        if self.own_state == MAPPED:
+            self._forget_links()
+            self.write(encode_frame(self.channel, End(error).encode()))
+            self.own_state = ENDED
+            self.live = False
+
+    def attach_sender(
+        self,
+        name: str,
+        source: Source,
+        target: Target | Coordinator,
+        snd_settle_mode: int = MIXED,
+        rcv_settle_mode: int = FIRST,
+        properties: dict[object, object] | None = None,
+        max_message_size: int = 0,
+    ) -> EgressLink:
+        """As client: a link on which we send.  LinkAttached tells when the peer has agreed."""
+        link = EgressLink(self, name, self._free_handle())
+        link.snd_settle_mode = snd_settle_mode
+        link.rcv_settle_mode = rcv_settle_mode
+        self._attach(link, source, target, max_message_size, properties)
+        return link
+
+    def attach_receiver(
+        self,
+        name: str,
+        source: Source,
+        target: Target | Coordinator,
+        snd_settle_mode: int = MIXED,
+        rcv_settle_mode: int = FIRST,
+        properties: dict[object, object] | None = None,
+        max_message_size: int = 0,
+    ) -> IngressLink:
+        """As client: a link on which we receive; credit is given by `grant` or `credit_window`."""
+        link = IngressLink(self, name, self._free_handle())
+        link.snd_settle_mode = snd_settle_mode
+        link.rcv_settle_mode = rcv_settle_mode
+        if max_message_size:
+            link.max_message_size = max_message_size
+        self._attach(link, source, target, max_message_size, properties)
+        return link
+
+    def _attach(
+        self,
+        link: Link,
+        source: Source,
+        target: Target | Coordinator,
+        max_message_size: int,
+        properties: dict[object, object] | None,
+    ) -> None:
+        if self.own_state != MAPPED:
+            raise LocalProtocolError("attach in a session that has ended")
+        if link.handle < 0:
+            raise LocalProtocolError("no handle left in this session")
+        link.attach(source, target, max_message_size, properties)
+        self._handles[link.handle] = link
+        self._names[(link.name, link.role)] = link
+
+    # --- writing ---------------------------------------------------------------------------------
+    def write(self, frame: bytes) -> None:
+        """Send a frame at once."""
+        self.wire.write(frame)
+
+    def write_transfer(self, frame: bytes) -> None:
+        """Send a transfer frame as soon as the peer's window allows."""
+        if self.peer_window > 0 and not self.held:
+            self._count_outgoing()
+            self.wire.write(frame)
+        else:
+            self._hold(frame, True)
+
+    def write_in_order(self, frame: bytes) -> None:
+        """Send a frame that must not overtake transfers: a link's flow or detach."""
+        if self.held:
+            self._hold(frame, False)
+        else:
+            self.wire.write(frame)
+
+    def begin(self, incoming: Begin | None) -> None:
+        """Send our begin, as answer to the peer's if there is one."""
+        begin = Begin(
+            None if incoming is None else self.peer_channel,
+            self.next_outgoing_id,
+            SESSION_WINDOW,
+            SESSION_WINDOW,
+            self.handle_max,
+        )
+        self.write(encode_frame(self.channel, begin.encode()))
+        self.own_state = MAPPED
+
+    def send_flow(self, link: Link | None) -> None:
+        """State our windows (always fresh ones) and, if given, a link's count and credit."""
+        self.next_incoming_id &= UINT_MASK
+        self.window_due = self.next_incoming_id + _WINDOW_HALF
+        flow = Flow(
+            self.next_incoming_id if self.peer_state == MAPPED else None,
+            SESSION_WINDOW,
+            self.next_outgoing_id,
+            SESSION_WINDOW,
+        )
+        if isinstance(link, IngressLink):
+            flow.handle = link.handle
+            flow.delivery_count = link.delivery_count
+            flow.link_credit = max(0, link.credit)
+            flow.drain = link.drain
+        elif isinstance(link, EgressLink):
+            flow.handle = link.handle
+            flow.delivery_count = link.delivery_count
+            flow.link_credit = link.link_credit
+            flow.drain = link.drain
+            flow.available = 0
+        frame = encode_frame(self.channel, flow.encode())
+        if link is None:
+            self.wire.write(frame)
+        else:
+            self.write_in_order(frame)
+
+    def detach(self, link: Link, closed: bool, error: AmqpError | None) -> None:
+        """Send our detach of an attached link; its handle is free once the peer has detached too."""
+        detach = Detach(link.handle, closed, error)
+        self.write_in_order(encode_frame(self.channel, detach.encode()))
+        link.own_state = DETACHED
+        self._forget_deliveries(link)
+        if link.peer_state == DETACHED:
+            self._drop(link)
+
+    def abandon(self) -> None:
+        """The connection goes: forget everything, say nothing."""
+        if self.own_state == MAPPED:
+            self._forget_links()
+            self.own_state = ENDED
+            self.live = False
+
+    # --- receiving -------------------------------------------------------------------------------
+    def peer_begun(self, begin: Begin) -> None:
+        """Note what the peer's begin says."""
+        self.peer_state = MAPPED
+        self.live = self.own_state == MAPPED
+        self.next_incoming_id = begin.next_outgoing_id
+        self.window_due = begin.next_outgoing_id + _WINDOW_HALF
+        self.peer_window = begin.incoming_window
+        self.peer_handle_max = begin.handle_max
+        self._release()
+
+    def peer_ended(self, end: End) -> None:
+        """The peer ends the session, or agrees that we do."""
+        self.peer_state = ENDED
+        if self.own_state == MAPPED:
+            self.end()
+            self.wire.events.append(SessionEnded(self, end.error))
+
+    def receive_attach(self, attach: Attach) -> None:
+        """A new link of the peer's, or its answer to one of ours."""
+        handle = attach.handle
+        if handle > self.handle_max:
+            # The specification names the error and that it closes the connection (2.7.2).
+            raise RemoteProtocolError(f"handle {handle} is above handle-max {self.handle_max}")
+        if handle in self.links:
+            self._fail(AmqpError(HANDLE_IN_USE, f"handle {handle} is in use"))
+            return
+        link = self._names.pop((attach.name, not attach.role), None)
+        if link is None:
+            self._receive_new_link(attach)
+            return
+        link.peer_attached(attach)
+        self.links[handle] = link
+        if isinstance(link, IngressLink):
+            link.delivery_count = attach.initial_delivery_count or 0
+            agreed = attach.source is not None
+        else:
+            agreed = attach.target is not None
+        # An empty terminus is a refusal: the detach that says why comes next.
+        if agreed and link.own_state == ATTACHED:
+            self.wire.events.append(LinkAttached(link))
+
+    def _receive_new_link(self, attach: Attach) -> None:
+        own_handle = self._free_handle()
+        if len(self.links) >= HANDLES_MAX or own_handle < 0:
+            self._fail(AmqpError("amqp:resource-limit-exceeded", "too many links"))
+            return
+        link: Link
+        if attach.role == SENDER:
+            ingress = IngressLink(self, attach.name, own_handle)
+            ingress.delivery_count = attach.initial_delivery_count or 0
+            link = ingress
+        else:
+            link = EgressLink(self, attach.name, own_handle)
+        link.peer_attached(attach)
+        self._handles[own_handle] = link
+        self.links[attach.handle] = link
+        self.wire.events.append(LinkAttached(link))
+
+    def receive_detach(self, detach: Detach) -> None:
+        """The peer leaves a link, or agrees that we do."""
+        link = self.links.pop(detach.handle, None)
+        if link is None:
+            self._fail(AmqpError(UNATTACHED_HANDLE, f"detach of unattached {detach.handle}"))
+            return
+        link.peer_state = DETACHED
+        if not link.answered:
+            link.attach_empty()
+        if link.own_state == ATTACHED:
+            self.detach(link, detach.closed, None)
+            self.wire.events.append(LinkDetached(link, detach.closed, detach.error))
+        else:
+            self._drop(link)
+
+    def receive_flow(self, flow: Flow) -> None:
+        """Windows for the session and, with a handle, the state of a link."""
+        self.window_due += flow.next_outgoing_id - self.next_incoming_id
+        self.next_incoming_id = flow.next_outgoing_id
+        # The peer's window counts from the frame it expects next: what is under way uses it up.
+        under_way = serial_distance(flow.next_incoming_id or 0, self.next_outgoing_id)
+        self.peer_window = max(0, flow.incoming_window - max(0, under_way))
+        if self.held:
+            self._release()
+        if flow.handle is None:
+            if flow.echo:
+                self.send_flow(None)
+            return
+        link = self.links.get(flow.handle)
+        if link is None:
+            self._fail(AmqpError(UNATTACHED_HANDLE, f"flow for unattached {flow.handle}"))
+            return
+        if link.answered and link.own_state != ATTACHED:
+            return
+        if isinstance(link, EgressLink):
+            self._receive_credit(link, flow)
+        elif isinstance(link, IngressLink):
+            if link.peer_flow(flow):
+                self.wire.events.append(CreditChanged(link))
+            if flow.echo and link.own_state == ATTACHED:
+                self.send_flow(link)
+
+    def _receive_credit(self, link: EgressLink, flow: Flow) -> None:
+        link.peer_flow(flow)
+        self.wire.events.append(CreditChanged(link))
+        if link.own_state == ATTACHED:
+            if link.drain and link.link_credit == 0:
+                link.drained()  # nothing to wait for: pyamqp closes its receivers like this
+            elif flow.echo and not link.drain:
+                self.send_flow(link)
+
+    def receive_transfer(self, transfer: Transfer, data: bytes, start: int, end: int) -> None:
+        """One frame of a delivery, which is `data[start:end]`."""
+        received = self.next_incoming_id + 1
+        self.next_incoming_id = received
+        if received >= self.window_due:
+            self.send_flow(None)
+        link = self.links.get(transfer.handle)
+        if not isinstance(link, IngressLink):
+            self._refuse_transfer(link, transfer.handle)
+            return
+        delivery_id = transfer.delivery_id
+        tag = transfer.delivery_tag
+        if (
+            transfer.more
+            or delivery_id < 0
+            or tag is None
+            or link.partial_id >= 0
+            or end - start > link.max_message_size
+            or transfer.aborted
+            or transfer.resume
+            or link.own_state != ATTACHED
+        ):
+            self._receive_part(link, transfer, data[start:end])
+            return
+        settled = transfer.settled
+        if settled:
+            if not self._count_delivery(link, True):
+                return
+        else:
+            # The same as _count_delivery, spelt out: every message comes along here.
+            link.delivery_count = (link.delivery_count + 1) & UINT_MASK
+            link.credit -= 1
+            link.unsettled_count += 1
+            if link.unsettled_count > UNSETTLED_COUNT_MAX:
+                self._fail_unsettled(link)
+                return
+        self.wire.events.append(
+            DeliveryReceived(
+                link,
+                delivery_id,
+                tag,
+                transfer.message_format,
+                settled,
+                transfer.state,
+                data[start:end],
+            )
+        )
+
+    def _count_delivery(self, link: IngressLink, settled: bool) -> bool:
+        """A whole delivery has come; False when it was one too many and the link is gone."""
+        link.delivery_count = (link.delivery_count + 1) & UINT_MASK
+        link.credit -= 1
+        if settled:
+            if link.credit * 2 <= link.credit_window:
+                link.top_up()
+            return True
+        link.unsettled_count += 1
+        if link.unsettled_count <= UNSETTLED_COUNT_MAX:
+            return True
+        self._fail_unsettled(link)
+        return False
+
+    def _fail_unsettled(self, link: IngressLink) -> None:
+        self._fail_link(
+            link, AmqpError("amqp:resource-limit-exceeded", "too many unsettled deliveries")
+        )
+
+    def _receive_part(self, link: IngressLink, transfer: Transfer, part: bytes) -> None:
+        """A transfer that is not a whole delivery of usual size by itself."""
+        if link.own_state != ATTACHED:
+            self._transfer_unanswered(link)
+            return
+        if transfer.resume:
+            self._fail_link(link, AmqpError("amqp:not-implemented", "deliveries are not resumed"))
+            return
+        if link.partial_id < 0:
+            if transfer.delivery_id < 0 or transfer.delivery_tag is None:
+                self._fail_link(
+                    link, AmqpError("amqp:invalid-field", "first transfer without id or tag")
+                )
+                return
+            link.partial_id = transfer.delivery_id
+            link.partial_tag = transfer.delivery_tag
+            link.partial_format = transfer.message_format
+            link.partial_settled = False
+            link.partial_size = 0
+            link.partial = bytearray()
+        elif transfer.delivery_id >= 0 and transfer.delivery_id != link.partial_id:
+            self._fail_link(
+                link, AmqpError("amqp:not-allowed", "a delivery begins inside another one")
+            )
+            return
+        if transfer.aborted:
+            link.drop_partial()
+            self._count_delivery(link, True)
+            return
+        link.partial_settled = link.partial_settled or transfer.settled
+        link.partial_size += len(part)
+        self._keep_part(link, part)
+        if not transfer.more:
+            self._finish_parts(link, transfer)
+
+    def _keep_part(self, link: IngressLink, part: bytes) -> None:
+        """Keep the bytes of a delivery that is not too large, within what a connection may have."""
+        partial = link.partial
+        if partial is None:
+            return
+        wire = self.wire
+        if link.partial_size > link.max_message_size:
+            wire.partial_bytes -= len(partial)
+            link.partial = None
+            return
+        partial += part
+        wire.partial_bytes += len(part)
+        if wire.partial_bytes > PARTIAL_DELIVERY_BYTES_MAX:
+            raise RemoteProtocolError(
+                "too many bytes in unfinished deliveries", "amqp:resource-limit-exceeded"
+            )
+
+    def _finish_parts(self, link: IngressLink, transfer: Transfer) -> None:
+        delivery_id = link.partial_id
+        settled = link.partial_settled
+        partial = link.partial
+        size = link.partial_size
+        link.drop_partial()
+        if not self._count_delivery(link, settled):
+            return
+        if partial is None:
+            self.wire.events.append(DeliveryTooLarge(link, delivery_id, settled, size))
+            return
+        self.wire.events.append(
+            DeliveryReceived(
+                link,
+                delivery_id,
+                link.partial_tag,
+                link.partial_format,
+                settled,
+                transfer.state,
+                bytes(partial),
+            )
+        )
+
+    def _transfer_unanswered(self, link: IngressLink) -> None:
+        """A transfer on a link that we have detached (dropped), or not yet answered: nobody has
+        checked whether the peer may send there, and without credit it must not."""
+        if not link.answered:
+            self._fail_link(
+                link,
+                AmqpError("amqp:link:transfer-limit-exceeded", "transfer before any credit"),
+            )
+
+    def _refuse_transfer(self, link: Link | None, handle: int) -> None:
+        if link is None:
+            self._fail(AmqpError(UNATTACHED_HANDLE, f"transfer on unattached {handle}"))
+        elif link.own_state == ATTACHED or not link.answered:
+            self._fail_link(
+                link, AmqpError("amqp:not-allowed", "transfer by the receiver of a link")
+            )
+
+    def receive_disposition(self, disposition: Disposition) -> None:
+        """The peer's word on deliveries; a range costs no more than what is really unsettled."""
+        first = disposition.first
+        settled = disposition.settled
+        if disposition.role == SENDER:
+            self.wire.events.append(
+                IncomingSettled(self, first, disposition.last, settled, disposition.state)
+            )
+            return
+        unsettled = self.unsettled
+        count = ((disposition.last - first) & UINT_MASK) + 1
+        if count == 1:
+            entry = unsettled.get(first)
+            if entry is not None:
+                link = entry[0]
+                if settled:
+                    del unsettled[first]
+                    link.unsettled_count -= 1
+                self.wire.events.append(
+                    DispositionReceived(link, [first], [entry[1]], settled, disposition.state)
+                )
+            return
+        if count > len(unsettled):
+            ids = [n for n in unsettled if (n - first) & UINT_MASK < count]
+        else:
+            ids = [n & UINT_MASK for n in range(first, first + count)]
+        self._disposed(ids, disposition)
+
+    def _disposed(self, ids: list[int], disposition: Disposition) -> None:
+        """Report the unsettled ones among `ids`, link by link."""
+        unsettled = self.unsettled
+        settled = disposition.settled
+        by_link: dict[int, DispositionReceived] = {}  # by our handle
+        for delivery_id in ids:
+            entry = unsettled.get(delivery_id)
+            if entry is None:
+                continue
+            link = entry[0]
+            if settled:
+                del unsettled[delivery_id]
+                link.unsettled_count -= 1
+            event = by_link.get(link.handle)
+            if event is None:
+                event = DispositionReceived(link, [], [], settled, disposition.state)
+                by_link[link.handle] = event
+                self.wire.events.append(event)
+            event.delivery_ids.append(delivery_id)
+            event.contexts.append(entry[1])
+
+    # --- errors of the peer ----------------------------------------------------------------------
+    def _fail(self, error: AmqpError) -> None:
+        """The peer broke a rule of the session: end it."""
+        self.end(error)
+        self.wire.events.append(SessionEnded(self, error))
+
+    def _fail_link(self, link: Link, error: AmqpError) -> None:
+        """The peer broke a rule of the link: detach it."""
+        link.detach(error)
+        self.wire.events.append(LinkDetached(link, True, error))
+
+    # --- book-keeping ----------------------------------------------------------------------------
+    def _count_outgoing(self) -> None:
+        self.peer_window -= 1
+        self.next_outgoing_id = (self.next_outgoing_id + 1) & UINT_MASK
+
+    def _hold(self, frame: bytes, transfer: bool) -> None:
+        self.held.append((frame, transfer))
+        self.wire.held_bytes += len(frame)
+
+    def _release(self) -> None:
+        """Send what was held back, as far as the peer's window allows."""
+        held = self.held
+        while held:
+            frame, transfer = held[0]
+            if transfer:
+                if self.peer_window <= 0:
+                    return
+                self._count_outgoing()
+            held.popleft()
+            self.wire.held_bytes -= len(frame)
+            self.wire.write(frame)
+
+    def _free_handle(self) -> int:
+        """The lowest handle of ours that is not in use, or -1."""
+        handle = 0
+        while handle in self._handles:
+            handle += 1
+        return handle if handle <= self.peer_handle_max else -1
+
+    def _drop(self, link: Link) -> None:
+        """Both sides have detached: the handle may be used again."""
+        self._handles.pop(link.handle, None)
+
+    def _forget_deliveries(self, link: Link) -> None:
+        if isinstance(link, IngressLink):
+            link.drop_partial()
+        elif isinstance(link, EgressLink):
+            link.link_credit = 0
+            if link.unsettled_count:
+                unsettled = self.unsettled
+                for delivery_id in [n for n, entry in unsettled.items() if entry[0] is link]:
+                    del unsettled[delivery_id]
+                link.unsettled_count = 0
+
+    def _forget_links(self) -> None:
+        for link in self._handles.values():
+            link.own_state = DETACHED
+            link.answered = True
+            if isinstance(link, IngressLink):
+                link.drop_partial()
+            elif isinstance(link, EgressLink):
+                link.link_credit = 0
+                link.unsettled_count = 0
+        # `links` stays, for the shell that wants to know what has gone.
+        self._handles = {}
+        self._names = {}
+        self.unsettled = {}
+        for frame, _ in self.held:
+            self.wire.held_bytes -= len(frame)
+        self.held.clear()

@@ -1,0 +1,430 @@
+"""`transfer` and `disposition`: the two performatives on the way of every message.
+
+Reading them takes a short way for the layouts that clients really send: the leading numbers are
+read in place, and what follows, which repeats from message to message, is looked up by its raw
+bytes.  Any other layout goes through the general codec.  Writing them is one Struct.pack per frame.
+"""
+
+from struct import Struct
+from typing import Final
+
+from twinbus.amqp.codec import (
+    U32,
+    decode_error,
+    decode_within,
+    encode_binary,
+    encode_list,
+)
+from twinbus.amqp.composites import DeliveryState, Performative, put_composite, read_state
+from twinbus.amqp.fields import (
+    NULL,
+    Fields,
+    composite,
+    put_binary,
+    put_boolean,
+    put_ubyte,
+    put_uint,
+)
+
+DELIVERY_TAG_BYTES_MAX: Final = 32
+
+# What follows the delivery tag (or the last delivery id), parsed, by its raw bytes.  Bounded: few
+# shapes occur in practice, and a peer that invents many only empties the table.
+_REMEMBERED_MAX: Final = 512
+_REMEMBERED_BYTES_MAX: Final = 64
+
+
+class Transfer(Performative):
+    """A message, or a part of one.
+
+    `delivery_id` is -1 when not given (only a delivery's first frame must have it); a `settled`
+    that is not given is False, so whoever joins frames must settle if any of them says so.
+    """
+
+    __slots__ = (
+        "aborted",
+        "batchable",
+        "delivery_id",
+        "delivery_tag",
+        "handle",
+        "message_format",
+        "more",
+        "rcv_settle_mode",
+        "resume",
+        "settled",
+        "state",
+    )
+
+    def __init__(
+        self,
+        handle: int,
+        delivery_id: int = -1,
+        delivery_tag: bytes | None = None,
+        message_format: int = 0,
+        settled: bool = False,
+        more: bool = False,
+        rcv_settle_mode: int | None = None,
+        state: DeliveryState | None = None,
+        resume: bool = False,
+        aborted: bool = False,
+        batchable: bool = False,
+    ) -> None:
+        self.handle = handle
+        self.delivery_id = delivery_id
+        self.delivery_tag = delivery_tag
+        self.message_format = message_format
+        self.settled = settled
+        self.more = more
+        self.rcv_settle_mode = rcv_settle_mode
+        self.state = state
+        self.resume = resume
+        self.aborted = aborted
+        self.batchable = batchable
+
+    def encode(self) -> bytes:
+        return composite(
+            0x14,
+            [
+                put_uint(self.handle),
+                put_uint(None if self.delivery_id < 0 else self.delivery_id),
+                put_binary(self.delivery_tag),
+                put_uint(self.message_format),
+                put_boolean(self.settled),
+                put_boolean(self.more),
+                put_ubyte(self.rcv_settle_mode),
+                put_composite(self.state),
+                put_boolean(self.resume),
+                put_boolean(self.aborted),
+                put_boolean(self.batchable),
+            ],
+        )
+
+
+class Disposition(Performative):
+    """The state of deliveries `first` to `last`; `last` equals `first` when it was not given."""
+
+    __slots__ = ("batchable", "first", "last", "role", "settled", "state")
+
+    def __init__(
+        self,
+        role: bool,
+        first: int,
+        last: int,
+        settled: bool = False,
+        state: DeliveryState | None = None,
+        batchable: bool = False,
+    ) -> None:
+        self.role = role
+        self.first = first
+        self.last = last
+        self.settled = settled
+        self.state = state
+        self.batchable = batchable
+
+    def encode(self) -> bytes:
+        return composite(
+            0x15,
+            [
+                put_boolean(self.role),
+                put_uint(self.first),
+                put_uint(self.last),
+                put_boolean(self.settled),
+                put_composite(self.state),
+                put_boolean(self.batchable),
+            ],
+        )
+
+
+# --- reading -------------------------------------------------------------------------------------
+_TransferTail = tuple[int, int, bool, bool, int | None, DeliveryState | None, bool, bool, bool]
+_transfer_tails: dict[bytes, _TransferTail] = {}
+
+
+def read_transfer(fields: Fields) -> Transfer:
+    """A transfer from its decoded fields."""
+    delivery_id = fields.optional_number(1)
+    tag = fields.optional_binary(2)
+    if tag is not None and len(tag) > DELIVERY_TAG_BYTES_MAX:
+        raise decode_error("delivery tag of more than 32 bytes")
+    return Transfer(
+        fields.number(0),
+        -1 if delivery_id is None else delivery_id,
+        tag,
+        fields.number(3, 0),
+        fields.boolean(4),
+        fields.boolean(5),
+        fields.optional_number(6, 1),
+        read_state(fields.value(7)),
+        fields.boolean(8),
+        fields.boolean(9),
+        fields.boolean(10),
+    )
+
+
+def decode_transfer(data: bytes, at: int, end: int) -> tuple[Transfer, int]:
+    """The transfer whose descriptor ends at `at`, and where its body begins."""
+    # 15 bytes hold the longest start of a list8: size, count, two numbers of 5, tag and its size.
+    if end - at > 15 and data[at] == 0xC0:
+        stop = at + 2 + data[at + 1]
+        p = at + 3
+        code = data[p]
+        if code == 0x52:
+            handle = data[p + 1]
+            p += 2
+        elif code == 0x43:
+            handle = 0
+            p += 1
+        elif code == 0x70:
+            handle = U32.unpack_from(data, p + 1)[0]
+            p += 5
+        else:
+            return _decode_any_transfer(data, at, end)
+        code = data[p]
+        if code == 0x70:
+            delivery_id: int = U32.unpack_from(data, p + 1)[0]
+            p += 5
+        elif code == 0x52:
+            delivery_id = data[p + 1]
+            p += 2
+        elif code == 0x43:
+            delivery_id = 0
+            p += 1
+        else:
+            return _decode_any_transfer(data, at, end)
+        tag_end = p + 2 + data[p + 1]
+        if data[p] == 0xA0 and tag_end <= stop <= end and tag_end - p <= 34:
+            tail = data[tag_end:stop]
+            known = _transfer_tails.get(tail)
+            if known is None:
+                known = _learn_transfer_tail(data, at, end, tail)
+            if known[0] == data[at + 2]:
+                return (
+                    Transfer(
+                        handle,
+                        delivery_id,
+                        data[p + 2 : tag_end],
+                        known[1],
+                        known[2],
+                        known[3],
+                        known[4],
+                        known[5],
+                        known[6],
+                        known[7],
+                        known[8],
+                    ),
+                    stop,
+                )
+    return _decode_any_transfer(data, at, end)
+
+
+def _decode_any_transfer(data: bytes, at: int, end: int) -> tuple[Transfer, int]:
+    value, at = decode_within(data, at, end)
+    return read_transfer(Fields("transfer", value, 11)), at
+
+
+def _learn_transfer_tail(data: bytes, at: int, end: int, tail: bytes) -> _TransferTail:
+    transfer, _ = _decode_any_transfer(data, at, end)
+    known = (
+        data[at + 2],
+        transfer.message_format,
+        transfer.settled,
+        transfer.more,
+        transfer.rcv_settle_mode,
+        transfer.state,
+        transfer.resume,
+        transfer.aborted,
+        transfer.batchable,
+    )
+    if len(tail) <= _REMEMBERED_BYTES_MAX:
+        if len(_transfer_tails) >= _REMEMBERED_MAX:
+            _transfer_tails.clear()
+        _transfer_tails[tail] = known
+    return known
+
+
+_DispositionTail = tuple[int, bool, DeliveryState | None, bool]
+_disposition_tails: dict[bytes, _DispositionTail] = {}
+
+
+def read_disposition(fields: Fields) -> Disposition:
+    """A disposition from its decoded fields."""
+    first = fields.number(1)
+    last = fields.optional_number(2)
+    return Disposition(
+        fields.mandatory_boolean(0),
+        first,
+        first if last is None else last,
+        fields.boolean(3),
+        read_state(fields.value(4)),
+        fields.boolean(5),
+    )
+
+
+def decode_disposition(data: bytes, at: int, end: int) -> tuple[Disposition, int]:
+    """The disposition whose descriptor ends at `at`, and where it ends."""
+    # 15 bytes hold the longest start of a list8: size, count, role, two numbers of 5.
+    if end - at > 15 and data[at] == 0xC0:
+        stop = at + 2 + data[at + 1]
+        code = data[at + 3]
+        p = at + 4
+        if code == 0x41:
+            role = True
+        elif code == 0x42:
+            role = False
+        elif code == 0x56 and data[p] < 2:
+            role = data[p] == 1
+            p += 1
+        else:
+            return _decode_any_disposition(data, at, end)
+        code = data[p]
+        if code == 0x70:
+            first: int = U32.unpack_from(data, p + 1)[0]
+            p += 5
+        elif code == 0x52:
+            first = data[p + 1]
+            p += 2
+        elif code == 0x43:
+            first = 0
+            p += 1
+        else:
+            return _decode_any_disposition(data, at, end)
+        code = data[p]
+        if code == 0x40:
+            last = first
+            p += 1
+        elif code == 0x70:
+            last = U32.unpack_from(data, p + 1)[0]
+            p += 5
+        elif code == 0x52:
+            last = data[p + 1]
+            p += 2
+        elif code == 0x43:
+            last = 0
+            p += 1
+        else:
+            return _decode_any_disposition(data, at, end)
+        if p <= stop <= end:
+            tail = data[p:stop]
+            known = _disposition_tails.get(tail)
+            if known is None:
+                known = _learn_disposition_tail(data, at, end, tail)
+            if known[0] == data[at + 2]:
+                return Disposition(role, first, last, known[1], known[2], known[3]), stop
+    return _decode_any_disposition(data, at, end)
+
+
+def _decode_any_disposition(data: bytes, at: int, end: int) -> tuple[Disposition, int]:
+    value, at = decode_within(data, at, end)
+    return read_disposition(Fields("disposition", value, 6)), at
+
+
+def _learn_disposition_tail(data: bytes, at: int, end: int, tail: bytes) -> _DispositionTail:
+    disposition, _ = _decode_any_disposition(data, at, end)
+    known = (data[at + 2], disposition.settled, disposition.state, disposition.batchable)
+    if len(tail) <= _REMEMBERED_BYTES_MAX:
+        if len(_disposition_tails) >= _REMEMBERED_MAX:
+            _disposition_tails.clear()
+        _disposition_tails[tail] = known
+    return known
+
+
+# --- writing whole frames ------------------------------------------------------------------------
+_FRAME_HEAD: Final = Struct(">IHH")
+# Frame header, descriptor and list8, then handle, delivery-id, tag, message-format, settled, more.
+_TRANSFER_16: Final = Struct(">IHH6sBIBI2s16s3s")
+_TRANSFER_SETTLED: Final = b"\x43\x41\x42"
+_TRANSFER_UNSETTLED: Final = b"\x43\x42\x42"
+_TRANSFER_16_BYTES: Final = _TRANSFER_16.size
+_FRAME_START: Final = 0x0200  # data offset 2, frame type 0
+
+_CONTINUATION: Final = Struct(">IHH6sBI5s")
+_CONTINUATION_BYTES: Final = _CONTINUATION.size
+
+_DISPOSITION: Final = Struct(">IHH5sBBBIBIB")
+_DISPOSITION_BYTES: Final = _DISPOSITION.size
+
+
+def encode_transfer_frame(
+    channel: int,
+    handle: int,
+    delivery_id: int,
+    tag: bytes,
+    settled: bool,
+    prefix: bytes,
+    bare: bytes,
+    more: bool = False,
+    message_format: int = 0,
+) -> bytes:
+    """A whole frame: the first (or only) part of a delivery, whose bytes are `prefix + bare`."""
+    if len(tag) == 16 and message_format == 0 and not more:
+        return (
+            _TRANSFER_16.pack(
+                _TRANSFER_16_BYTES + len(prefix) + len(bare),
+                _FRAME_START,
+                channel,
+                b"\x00\x53\x14\xc0\x20\x06",
+                0x70,
+                handle,
+                0x70,
+                delivery_id,
+                b"\xa0\x10",
+                tag,
+                _TRANSFER_SETTLED if settled else _TRANSFER_UNSETTLED,
+            )
+            + prefix
+            + bare
+        )
+    fields = [
+        put_uint(handle),
+        put_uint(delivery_id),
+        encode_binary(tag),
+        put_uint(message_format),
+        put_boolean(settled),
+        put_boolean(more),
+    ]
+    head = b"\x00\x53\x14" + encode_list(fields)
+    size = 8 + len(head) + len(prefix) + len(bare)
+    return b"".join((_FRAME_HEAD.pack(size, _FRAME_START, channel), head, prefix, bare))
+
+
+def encode_continuation_frame(channel: int, handle: int, more: bool, body: bytes) -> bytes:
+    """A whole frame: a further part of a delivery.  Neither id nor tag: clients differ on them."""
+    return (
+        _CONTINUATION.pack(
+            _CONTINUATION_BYTES + len(body),
+            _FRAME_START,
+            channel,
+            b"\x00\x53\x14\xc0\x0b\x06",
+            0x70,
+            handle,
+            b"\x40\x40\x40\x40\x41" if more else b"\x40\x40\x40\x40\x42",
+        )
+        + body
+    )
+
+
+def encode_disposition_frame(
+    channel: int, role: bool, first: int, last: int, settled: bool, state: bytes
+) -> bytes:
+    """A whole frame; `state` is an encoded delivery state, or empty for none."""
+    state = state or NULL
+    if len(state) > 200:
+        fields = [put_boolean(role), put_uint(first), put_uint(last), put_boolean(settled), state]
+        head = b"\x00\x53\x15" + encode_list(fields)
+        return _FRAME_HEAD.pack(8 + len(head), _FRAME_START, channel) + head
+    return (
+        _DISPOSITION.pack(
+            _DISPOSITION_BYTES + len(state),
+            _FRAME_START,
+            channel,
+            b"\x00\x53\x15\xc0" + bytes((13 + len(state),)),
+            5,
+            0x41 if role else 0x42,
+            0x70,
+            first,
+            0x70,
+            last,
+            0x41 if settled else 0x42,
+        )
+        + state
+    )

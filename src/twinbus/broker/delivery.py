@@ -1,0 +1,160 @@
+"""Delivery: free messages × link credit → deliveries.
+
+A `Receiver` is the broker's side of one receiving link.  `Sink` is what the gateway puts behind it.
+Competing receivers take turns in small chunks, so that they share the load; a receiver whose
+connection is full gets nothing until it has read.
+"""
+
+from collections import deque
+from typing import Final, Protocol
+
+from twinbus.clock import Now
+from twinbus.entities.commands import PEEK_LOCK
+from twinbus.entities.message import Message
+from twinbus.entities.queue import Queue
+
+# Chunk sizes: one receiver alone takes long strides (fewer calls a message); competitors alternate
+# in short ones.  Large bodies go few at a time, so that a chunk stays within a few megabytes.
+CHUNK_ALONE: Final = 128
+CHUNK_SHARED: Final = 16
+CHUNK_LARGE: Final = 4
+LARGE_BODY_BYTES: Final = 65_536
+# Deliveries of one queue in one loop turn; the rest waits for the next turn so that others get one.
+TURN_COUNT_MAX: Final = 1_024
+
+
+class Sink(Protocol):
+    """Where a receiver's messages go."""
+
+    def deliver(
+        self, messages: list[Message], bodies: list[bytes], locked_until_utc_ms: int
+    ) -> None:
+        """Send these out; `locked_until_utc_ms` is 0 when they are gone from the queue already."""
+
+    def full(self) -> bool:
+        """True while the connection holds more unsent bytes than it should."""
+
+    def drained(self) -> None:
+        """Everything there was has been delivered; the rest of the credit is returned."""
+
+    def removed(self) -> None:
+        """The entity is gone."""
+
+
+class Receiver:
+    """One receiving link: how it settles, and how much it has asked for."""
+
+    __slots__ = (
+        "credit",
+        "drain",
+        "large",
+        "queue",
+        "receive_mode",
+        "sink",
+        "subqueue",
+        "undelivered",
+    )
+
+    def __init__(self, queue: Queue, subqueue: int, receive_mode: int, sink: Sink) -> None:
+        self.queue = queue
+        self.subqueue = subqueue
+        self.receive_mode = receive_mode
+        self.sink = sink
+        self.credit = 0
+        self.drain = False
+        self.undelivered = 0  # taken by receive-and-delete, not durable yet
+        self.large = True  # the last chunk had large bodies; at first we do not know
+
+
+class Bodies(Protocol):
+    """The part of the store that delivery needs."""
+
+    def read_bodies(self, messages: list[Message]) -> list[bytes]: ...
+
+
+class Taken:
+    """Messages removed for a receive-and-delete receiver; sent when that is durable."""
+
+    __slots__ = ("bodies", "messages", "receiver")
+
+    def __init__(self, receiver: Receiver, messages: list[Message], bodies: list[bytes]) -> None:
+        self.receiver = receiver
+        self.messages = messages
+        self.bodies = bodies
+
+    def release(self) -> None:
+        """The removal is durable: send them."""
+        self.receiver.undelivered -= len(self.messages)
+        self.receiver.sink.deliver(self.messages, self.bodies, 0)
+        finish_drain(self.receiver)
+
+
+def finish_drain(receiver: Receiver) -> None:
+    """Answer a drain once nothing that was taken for it is still on its way."""
+    if receiver.drain and receiver.undelivered == 0 and not receiver.sink.full():
+        receiver.drain = False
+        receiver.credit = 0
+        receiver.sink.drained()
+
+
+class QueueReceivers:
+    """All receivers of one queue (both subqueues), taking turns."""
+
+    __slots__ = ("queue", "ring")
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.ring: deque[Receiver] = deque()
+
+    def add(self, receiver: Receiver) -> None:
+        self.ring.append(receiver)
+
+    def remove(self, receiver: Receiver) -> None:
+        if receiver in self.ring:
+            self.ring.remove(receiver)
+
+    def pump(self, store: Bodies, now: Now, taken: list[Taken]) -> bool:
+        """Hand out what can be handed out; True when the turn's share was used up."""
+        left = TURN_COUNT_MAX
+        ring = self.ring
+        idle = 0  # receivers in a row that could not be served
+        while left > 0 and idle < len(ring):
+            receiver = ring[0]
+            ring.rotate(-1)
+            served = self._serve(receiver, store, now, left, taken)
+            left -= served
+            idle = 0 if served else idle + 1
+        for receiver in list(ring):
+            if receiver.drain and (receiver.credit == 0 or not self._ready(receiver)):
+                finish_drain(receiver)
+        return left <= 0
+
+    def _ready(self, receiver: Receiver) -> bool:
+        return self.queue.has_ready(receiver.subqueue)
+
+    def _serve(
+        self, receiver: Receiver, store: Bodies, now: Now, left: int, taken: list[Taken]
+    ) -> int:
+        queue = self.queue
+        if not (receiver.credit > 0 and queue.has_ready(receiver.subqueue)):
+            return 0
+        if receiver.sink.full():
+            return 0
+        chunk = CHUNK_ALONE if len(self.ring) == 1 else CHUNK_SHARED
+        count = min(receiver.credit, left, CHUNK_LARGE if receiver.large else chunk)
+        if receiver.receive_mode == PEEK_LOCK:
+            messages = queue.lock_next(receiver.subqueue, count, now)
+        else:
+            messages = queue.take_next(receiver.subqueue, count, now)
+        if not messages:
+            return 0
+        receiver.credit -= len(messages)
+        receiver.large = messages[-1].length > LARGE_BODY_BYTES
+        bodies = store.read_bodies(messages)
+        if receiver.receive_mode == PEEK_LOCK:
+            until = now.utc_ms + queue.description.lock_duration_ms
+            receiver.sink.deliver(messages, bodies, until)
+        else:
+            receiver.undelivered += len(messages)
+            taken.append(Taken(receiver, messages, bodies))
+        return len(messages)

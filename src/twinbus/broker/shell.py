@@ -1,0 +1,198 @@
+"""The broker's shell: the loop, the commit thread and the maintenance thread.
+
+The disk sets the rhythm: at most one commit is in flight, and what arrives meanwhile is the next
+one.  A commit that carries little is written on the loop itself: handing it to a thread and back
+costs two wake-ups, which for a single message take as long as the sync.
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Final
+
+from twinbus.broker.broker import Broker
+from twinbus.clock import Clock
+from twinbus.entities.commands import Reply
+from twinbus.errors import StorageError
+from twinbus.storage.store import Commit, Store, Task
+
+log = logging.getLogger("twinbus.broker")
+
+# Up to this many bytes a commit is written inline.  Above, the loop has better things to do.
+INLINE_SIZE_BYTES_MAX: Final = 4_096
+MAINTENANCE_INTERVAL_S: Final = 0.05
+
+
+class BrokerShell:
+    """Runs one broker on an asyncio loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        on_replies: Callable[[list[Reply]], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._clock = clock
+        self._on_failure = on_failure
+        self.broker = Broker(store, clock, self._wake, on_replies)
+        self._store = store
+        self._committing = False
+        self._failed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = -1
+        self._idle: asyncio.Future[None] | None = None
+        self._commits = _Worker("twinbus-commit", self._loop)
+        self._tasks = _Worker("twinbus-maintenance", self._loop)
+        self._maintenance: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self.broker.arm_all()
+        self._arm()
+        self._maintain()
+
+    # -- turns and commits -----------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if not self._failed:
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        if self._failed:
+            return
+        commit = self.broker.turn(may_commit=not self._committing)
+        self._arm()
+        if commit is None:
+            self._settle_idle()
+            return
+        self._committing = True
+        if commit.size <= INLINE_SIZE_BYTES_MAX:
+            self._written(commit, _attempt(commit.write))
+        else:
+            self._commits.put(commit.write, lambda error: self._written(commit, error))
+
+    def _written(self, commit: Commit, error: BaseException | None) -> None:
+        if error is not None:
+            self._fail(error)
+            return
+        self._committing = False
+        self.broker.committed(commit)
+        self._settle_idle()
+
+    def _settle_idle(self) -> None:
+        idle = self._idle
+        if idle is not None and not idle.done() and self._quiet():
+            idle.set_result(None)
+
+    def _quiet(self) -> bool:
+        return not self._committing and not self._store.facts
+
+    def _fail(self, error: BaseException) -> None:
+        """Nothing is acknowledged after this; the process ends and recovers from the log."""
+        if not self._failed:
+            self._failed = True
+            log.critical("store failed, stopping: %s", error)
+            self._on_failure(error)
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        due = self.broker.next_timer_ms()
+        if due < 0 or (self._timer is not None and self._timer_ms <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = max(0, due - self._clock.now().mono_ms) / 1_000
+        self._timer_ms = due
+        self._timer = self._loop.call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if not self._failed:
+            self.broker.tick()
+            self._arm()
+
+    # -- maintenance -----------------------------------------------------------------------------
+
+    def _maintain(self) -> None:
+        """Preallocate, snapshot, reclaim: one task at a time, in the background."""
+        self._maintenance = None
+        if self._failed:
+            return
+        try:
+            task = self._store.next_task(self._clock.now())
+        except StorageError as error:
+            self._fail(error)
+            return
+        if self._store.facts:
+            self.broker.facts_stated()
+        if task is None:
+            self._maintenance = self._loop.call_later(MAINTENANCE_INTERVAL_S, self._maintain)
+        else:
+            self._tasks.put(task.run, lambda error: self._maintained(task, error))
+
+    def _maintained(self, task: Task, error: BaseException | None) -> None:
+        if self._failed:
+            return
+        if error is not None:
+            self._fail(error)
+            return
+        self._store.finish_task(task)
+        self._maintenance = self._loop.call_later(0, self._maintain)
+
+    # -- end -------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Make durable what was decided, then stop the threads and close the store."""
+        if self._maintenance is not None:
+            self._maintenance.cancel()
+        if not self._failed:
+            self._idle = self._loop.create_future()
+            self._wake()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._idle, timeout=5)
+        self._failed = True  # nothing more is accepted
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._tasks.stop()
+        await self._commits.stop()
+        self._store.close()
+
+
+def _attempt(work: Callable[[], None]) -> BaseException | None:
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the store is not to be trusted
+        return error
+    return None
+
+
+Done = Callable[[BaseException | None], None]
+
+
+class _Worker:
+    """A thread that runs work in order and reports on the loop."""
+
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._queue: SimpleQueue[tuple[Callable[[], None], Done] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, work: Callable[[], None], done: Done) -> None:
+        self._queue.put((work, done))
+
+    def _run(self) -> None:
+        while (entry := self._queue.get()) is not None:
+            work, done = entry
+            error = _attempt(work)
+            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody is waiting
+                self._loop.call_soon_threadsafe(done, error)
+
+    async def stop(self) -> None:
+        self._queue.put(None)
+        await self._loop.run_in_executor(None, self._thread.join)

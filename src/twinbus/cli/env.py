@@ -1,0 +1,31 @@
+"""`twinbus env`: shell lines that point clients at a running server and make them trust it."""
+
+import argparse
+import shlex
+
+from twinbus.certificates import ca_bundle, ca_certificate
+from twinbus.cli.arguments import CONNECTION_STRING, Commands, add_data
+from twinbus.cli.running import find_running
+
+
+def add_arguments(commands: Commands) -> None:
+    env = commands.add_parser(
+        "env", help="print shell lines that set the connection string and the trusted CA"
+    )
+    add_data(env, "the data directory of a running server")
+    env.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    data_dir = options.data.absolute()
+    bundle = ca_bundle(data_dir)
+    variables = {
+        CONNECTION_STRING: find_running(data_dir).connection_string,
+        "REQUESTS_CA_BUNDLE": str(bundle),
+        "SSL_CERT_FILE": str(bundle),
+        # Node adds this one to the authorities it knows, so it must not hold them all again.
+        "NODE_EXTRA_CA_CERTS": str(ca_certificate(data_dir)),
+    }
+    for name, value in variables.items():
+        print(f"export {name}={shlex.quote(value)}")
+    return 0

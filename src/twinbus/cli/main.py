@@ -1,0 +1,43 @@
+"""The `twinbus` command: reads the arguments, runs one command, reports errors in one line.
+
+A person sees a reason and a fix, never a traceback: every error of ours that reaches `main` is
+written to standard error and gives exit code 1 (2 for arguments that make no sense).
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import twinbus
+from twinbus.cli import demo, env, queue, serve, verify
+from twinbus.errors import TwinbusError
+
+
+def parser() -> argparse.ArgumentParser:
+    root = argparse.ArgumentParser(
+        prog="twinbus",
+        description="A durable service bus that speaks Azure Service Bus's protocol.",
+    )
+    root.add_argument("--version", action="version", version=twinbus.version_text())
+    commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for group in (serve, env, queue, verify, demo):
+        group.add_arguments(commands)
+    return root
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    try:
+        exit_code: int = options.run(options)
+        # Here, not at interpreter exit, so that a reader that hung up (`| head`) is noticed below.
+        sys.stdout.flush()
+    except TwinbusError as error:
+        print(f"twinbus: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return exit_code

@@ -1,0 +1,302 @@
+"""Senders and receivers of a BusConnection."""
+
+import asyncio
+from collections import deque
+from typing import Final, Protocol
+
+from twinbus import errors
+from twinbus.amqp.composites import (
+    ACCEPTED,
+    RELEASED,
+    Accepted,
+    AmqpError,
+    DeliveryState,
+    Rejected,
+    modified,
+    rejected,
+)
+from twinbus.amqp.events import DeliveryReceived, DispositionReceived, IncomingSettled
+from twinbus.amqp.link import EgressLink, IngressLink
+from twinbus.amqp.message import DecodedMessage, data_section, decode_message
+from twinbus.errors import ServiceError, TwinbusError
+
+# Every message says that it is to be kept: AMQP's header section with `durable` set.
+_DURABLE_HEADER: Final = b"\x00\x53\x70\xc0\x02\x01\x41"
+_ABANDONED: Final = modified(True, False)
+_DEFERRED: Final = modified(True, True)
+
+
+class ConnectionLost(TwinbusError):
+    """The connection is gone; what was under way may or may not have happened."""
+
+
+def _error_classes() -> dict[str, type[ServiceError]]:
+    classes = [value for value in vars(errors).values() if isinstance(value, type)]
+    # The last one wins, so the tree is walked from the leaves to the root.
+    return {
+        found.amqp_condition: found
+        for found in reversed(classes)
+        if issubclass(found, ServiceError)
+    }
+
+
+_BY_CONDITION: Final = _error_classes()
+
+
+def service_error(error: AmqpError | None) -> ServiceError:
+    """What the bus said, as the exception of that name."""
+    if error is None:
+        return ServiceError("the bus ended the link")
+    kind = _BY_CONDITION.get(error.condition, ServiceError)
+    return kind(error.description or error.condition)
+
+
+class Owner(Protocol):
+    """What links need of their connection."""
+
+    error: ConnectionLost | None
+    writable: bool
+
+    def flush_soon(self) -> None: ...
+
+
+class Received:
+    """A message that has come, locked unless it was received and deleted."""
+
+    __slots__ = ("delivery_id", "message")
+
+    def __init__(self, delivery_id: int, message: DecodedMessage) -> None:
+        self.delivery_id = delivery_id
+        self.message = message
+
+    @property
+    def body(self) -> bytes:
+        """The data body; empty when the body is of another kind (see `message.body`)."""
+        body = self.message.body
+        return body if isinstance(body, bytes) else b""
+
+    @property
+    def delivery_count(self) -> int:
+        return self.message.delivery_count
+
+    @property
+    def sequence_number(self) -> int:
+        return self._annotation("x-opt-sequence-number")
+
+    @property
+    def locked_until_ms(self) -> int:
+        """UTC; 0 when it is not locked."""
+        return self._annotation("x-opt-locked-until")
+
+    def _annotation(self, name: str) -> int:
+        value = self.message.annotations.get(name)
+        return value if isinstance(value, int) else 0
+
+
+class _Link:
+    """What both directions have in common."""
+
+    def __init__(self, connection: Owner) -> None:
+        self.connection = connection
+        self.attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.error: TwinbusError | None = None  # why it is gone; None while it lives
+
+    def raise_if_closed(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def _end(self, error: TwinbusError) -> None:
+        self.error = error
+        if not self.attached.done():
+            self.attached.set_exception(error)
+
+
+class Sender(_Link):
+    """Sends to one queue."""
+
+    def __init__(self, connection: Owner, link: EgressLink) -> None:
+        super().__init__(connection)
+        self._link = link
+        self._waiting: deque[tuple[bytes, int, asyncio.Future[None]]] = deque()
+        self._under_way: set[asyncio.Future[None]] = set()
+        self._count = 0
+        link.context = self
+
+    def send(self, body: bytes) -> asyncio.Future[None]:
+        """Send a message with this data body; done when the bus has stored it."""
+        return self.send_encoded(_DURABLE_HEADER + data_section(body))
+
+    def send_encoded(self, data: bytes, message_format: int = 0) -> asyncio.Future[None]:
+        """Send an encoded message, or a batch of them with its message format."""
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.error is not None:
+            outcome.set_exception(self.error)
+            return outcome
+        self._waiting.append((data, message_format, outcome))
+        self.send_waiting()
+        return outcome
+
+    def send_waiting(self) -> None:
+        """Send what waits, as far as credit and the socket allow."""
+        link, waiting = self._link, self._waiting
+        while waiting and link.credit > 0 and self.connection.writable:
+            data, message_format, outcome = waiting.popleft()
+            self._count += 1
+            tag = self._count.to_bytes(8)
+            self._under_way.add(outcome)
+            link.send(tag, data, b"", False, outcome, message_format)
+            self.connection.flush_soon()
+
+    def agreed(self) -> None:
+        """The bus has answered our attach."""
+        self.attached.set_result(None)
+
+    def disposed(self, event: DispositionReceived) -> None:
+        """The bus's word on some of what we sent."""
+        error = _refusal(event.state)
+        for context in event.contexts:
+            assert isinstance(context, asyncio.Future)
+            self._under_way.discard(context)
+            _finish(context, error)
+
+    def end(self, error: TwinbusError) -> None:
+        """The link is gone: nothing will be answered any more."""
+        self._end(error)
+        for outcome in self._under_way:
+            _finish(outcome, ConnectionLost(f"outcome unknown: {error}"))
+        for _, _, outcome in self._waiting:
+            _finish(outcome, ConnectionLost(f"not sent: {error}"))
+        self._under_way.clear()
+        self._waiting.clear()
+
+
+class Receiver(_Link):
+    """Receives from one queue."""
+
+    def __init__(self, connection: Owner, link: IngressLink, credit: int) -> None:
+        super().__init__(connection)
+        self._link = link
+        self._credit = credit
+        self._arrived: deque[Received] = deque()
+        self._waiters: deque[asyncio.Future[Received | None]] = deque()
+        self._settling: dict[int, asyncio.Future[None]] = {}
+        link.context = self
+
+    async def receive(self, wait_s: float | None = None) -> Received | None:
+        """The next message; None when none came in time (without a time: waits for ever)."""
+        self.raise_if_closed()
+        if self._arrived:
+            return self._arrived.popleft()
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[Received | None] = loop.create_future()
+        self._waiters.append(waiter)
+        timer = None if wait_s is None else loop.call_later(wait_s, _give_up, waiter)
+        try:
+            return await waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def complete(self, received: Received) -> asyncio.Future[None]:
+        """Done with it: the bus deletes it.  This and the rest are over when the bus confirms."""
+        return self._settle(received, ACCEPTED)
+
+    def abandon(self, received: Received) -> asyncio.Future[None]:
+        """Give it back; its delivery count rises."""
+        return self._settle(received, _ABANDONED)
+
+    def defer(self, received: Received) -> asyncio.Future[None]:
+        """Set it aside; only its sequence number finds it again."""
+        return self._settle(received, _DEFERRED)
+
+    def release(self, received: Received) -> asyncio.Future[None]:
+        """Give it back unseen; its delivery count stays."""
+        return self._settle(received, RELEASED)
+
+    def dead_letter(
+        self, received: Received, reason: str, description: str
+    ) -> asyncio.Future[None]:
+        """Move it to the dead-letter queue."""
+        info: dict[object, object] = {
+            "DeadLetterReason": reason,
+            "DeadLetterErrorDescription": description,
+        }
+        state = rejected(AmqpError("com.microsoft:dead-letter", description, info))
+        return self._settle(received, state)
+
+    def _settle(self, received: Received, state: bytes) -> asyncio.Future[None]:
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.error is not None:
+            outcome.set_exception(self.error)
+            return outcome
+        self._settling[received.delivery_id] = outcome
+        self._link.settle(received.delivery_id, received.delivery_id, state, settled=False)
+        self.connection.flush_soon()
+        return outcome
+
+    def agreed(self) -> None:
+        """The bus has answered our attach: ask for messages."""
+        self._link.credit_window = self._credit
+        if self._credit:
+            self._link.grant(self._credit)
+        self.attached.set_result(None)
+
+    def delivered(self, event: DeliveryReceived) -> None:
+        received = Received(event.delivery_id, decode_message(event.data))
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(received)
+                return
+        self._arrived.append(received)
+
+    def confirmed(self, event: IncomingSettled) -> None:
+        """The bus's word on settlements of ours; the range may name other links' deliveries."""
+        error = _refusal(event.state, rejected_is_confirmed=True)
+        settling = self._settling
+        if event.first == event.last:
+            found = [event.first] if event.first in settling else []
+        else:
+            found = [number for number in settling if event.first <= number <= event.last]
+        for number in found:
+            _finish(settling.pop(number), error)
+            self._link.unsettled_count -= 1
+        if found:
+            self._link.top_up()
+
+    def end(self, error: TwinbusError) -> None:
+        """The link is gone: nothing will come or be confirmed any more."""
+        self._end(error)
+        for outcome in self._settling.values():
+            _finish(outcome, ConnectionLost(f"outcome unknown: {error}"))
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+        self._settling.clear()
+        self._waiters.clear()
+        self._arrived.clear()
+
+
+def _refusal(
+    state: DeliveryState | None, *, rejected_is_confirmed: bool = False
+) -> ServiceError | None:
+    """Why the bus said no; None when it said yes.  It confirms a dead-letter by `rejected`."""
+    if isinstance(state, Accepted):
+        return None
+    if isinstance(state, Rejected):
+        return None if rejected_is_confirmed and state.error is None else service_error(state.error)
+    return None if rejected_is_confirmed else ServiceError("the bus did not take the message")
+
+
+def _finish(outcome: asyncio.Future[None], error: TwinbusError | None) -> None:
+    if outcome.done():
+        return  # its owner has given up waiting
+    if error is None:
+        outcome.set_result(None)
+    else:
+        outcome.set_exception(error)
+
+
+def _give_up(waiter: "asyncio.Future[Received | None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)

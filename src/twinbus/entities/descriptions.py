@@ -1,0 +1,274 @@
+"""What a queue is told to be: its name and its settings, checked.
+
+Properties are those of Service Bus, with units in the names: durations are whole milliseconds and
+NEVER_MS stands for "forever".  Every value is checked when a description is made, so nobody behind
+this module needs to look again.  Text from users is read strictly (an unknown key is an error),
+text from our own log tolerantly (a newer version may have written more).
+
+Never gives a setting a meaning: that is the queue's.
+"""
+
+import json
+import re
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Final
+
+from twinbus.entities.message import NEVER_MS
+from twinbus.errors import ArgumentInvalid, ArgumentOutOfRange, NotSupported
+from twinbus.limits import (
+    AUTO_DELETE_MS_MIN,
+    DELIVERY_COUNT_MAX_DEFAULT,
+    DELIVERY_COUNT_MAX_MAX,
+    DUPLICATE_WINDOW_MS_DEFAULT,
+    DUPLICATE_WINDOW_MS_MAX,
+    DUPLICATE_WINDOW_MS_MIN,
+    ENTITY_NAME_CHARS_MAX,
+    LOCK_DURATION_MS_DEFAULT,
+    LOCK_DURATION_MS_MAX,
+    LOCK_DURATION_MS_MIN,
+    MESSAGE_SIZE_BYTES_MAX,
+    QUEUE_SIZE_MEGABYTES_DEFAULT,
+    QUEUE_SIZE_MEGABYTES_MAX,
+    TIME_TO_LIVE_MS_MIN,
+    USER_METADATA_CHARS_MAX,
+)
+
+STATUS_ACTIVE: Final = "Active"
+DISABLED: Final = "Disabled"
+SEND_DISABLED: Final = "SendDisabled"
+RECEIVE_DISABLED: Final = "ReceiveDisabled"
+STATUSES: Final = (STATUS_ACTIVE, DISABLED, SEND_DISABLED, RECEIVE_DISABLED)
+
+FIXED_AT_CREATION: Final = (
+    "requires_session",
+    "requires_duplicate_detection",
+    "enable_partitioning",
+)
+MESSAGE_SIZE_KILOBYTES_MAX: Final = MESSAGE_SIZE_BYTES_MAX // 1_024
+
+
+@dataclass(frozen=True)
+class QueueDescription:
+    """The settings of one queue.  Changed by `dataclasses.replace`, which checks again."""
+
+    lock_duration_ms: int = LOCK_DURATION_MS_DEFAULT
+    max_delivery_count: int = DELIVERY_COUNT_MAX_DEFAULT
+    default_time_to_live_ms: int = NEVER_MS
+    dead_lettering_on_message_expiration: bool = False
+    requires_session: bool = False
+    requires_duplicate_detection: bool = False
+    duplicate_detection_window_ms: int = DUPLICATE_WINDOW_MS_DEFAULT
+    max_size_megabytes: int = QUEUE_SIZE_MEGABYTES_DEFAULT
+    max_message_size_kilobytes: int = MESSAGE_SIZE_KILOBYTES_MAX
+    enable_partitioning: bool = False
+    enable_batched_operations: bool = True
+    enable_express: bool = False
+    support_ordering: bool = True
+    status: str = STATUS_ACTIVE
+    forward_to: str | None = None
+    forward_dead_lettered_messages_to: str | None = None
+    auto_delete_on_idle_ms: int = NEVER_MS
+    user_metadata: str | None = None
+    created_utc_ms: int = 0  # UTC; the store's to set, as is the next one
+    updated_utc_ms: int = 0
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        _check_range(
+            "lock_duration_ms", self.lock_duration_ms, LOCK_DURATION_MS_MIN, LOCK_DURATION_MS_MAX
+        )
+        _check_range("max_delivery_count", self.max_delivery_count, 1, DELIVERY_COUNT_MAX_MAX)
+        _check_range(
+            "default_time_to_live_ms", self.default_time_to_live_ms, TIME_TO_LIVE_MS_MIN, NEVER_MS
+        )
+        _check_range(
+            "duplicate_detection_window_ms",
+            self.duplicate_detection_window_ms,
+            DUPLICATE_WINDOW_MS_MIN,
+            DUPLICATE_WINDOW_MS_MAX,
+        )
+        _check_range("max_size_megabytes", self.max_size_megabytes, 1, QUEUE_SIZE_MEGABYTES_MAX)
+        _check_range(
+            "max_message_size_kilobytes",
+            self.max_message_size_kilobytes,
+            1,
+            MESSAGE_SIZE_KILOBYTES_MAX,
+        )
+        _check_range(
+            "auto_delete_on_idle_ms", self.auto_delete_on_idle_ms, AUTO_DELETE_MS_MIN, NEVER_MS
+        )
+        _check_range("created_utc_ms", self.created_utc_ms, 0, NEVER_MS)
+        _check_range("updated_utc_ms", self.updated_utc_ms, 0, NEVER_MS)
+        if self.status not in STATUSES:
+            raise ArgumentInvalid(
+                f"status is '{self.status[:64]}'; allowed are {', '.join(STATUSES)}."
+            )
+        if len(self.user_metadata or "") > USER_METADATA_CHARS_MAX:
+            raise ArgumentOutOfRange(
+                f"user_metadata has {len(self.user_metadata or '')} characters; "
+                f"allowed are {USER_METADATA_CHARS_MAX}."
+            )
+        for target in (self.forward_to, self.forward_dead_lettered_messages_to):
+            if target is not None:
+                validate_name(target)
+
+    def to_json(self) -> str:
+        """The same text for the same description, always."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> "QueueDescription":
+        """Read what `to_json` of this or a newer version wrote."""
+        values = json.loads(text)
+        known = {field.name for field in fields(cls)}
+        return cls(**{key: value for key, value in values.items() if key in known})
+
+    @classmethod
+    def from_mapping(cls, values: dict[str, object]) -> "QueueDescription":
+        """Read what a user wrote: properties by name, of which every one must be known."""
+        known = {field.name for field in fields(cls)} - {"created_utc_ms", "updated_utc_ms"}
+        for key in values:
+            if key not in known:
+                raise ArgumentInvalid(
+                    f"'{str(key)[:64]}' is no property of a queue; "
+                    f"properties are {', '.join(sorted(known))}."
+                )
+        return cls(**values)  # type: ignore[arg-type]  # types are checked in __post_init__
+
+    def stamped(self, created_utc_ms: int, updated_utc_ms: int) -> "QueueDescription":
+        """The same description with the times of its queue."""
+        return replace(self, created_utc_ms=created_utc_ms, updated_utc_ms=updated_utc_ms)
+
+    def check_update(self, newer: "QueueDescription") -> None:
+        """Refuse to change what is fixed when a queue is created."""
+        for name in FIXED_AT_CREATION:
+            before: object = getattr(self, name)
+            after: object = getattr(newer, name)
+            if before != after:
+                raise ArgumentInvalid(f"{name} is {before} and cannot be changed to {after}.")
+        refuse_unsupported(newer)
+
+
+def refuse_unsupported(description: QueueDescription) -> None:
+    """Refuse what is described but not built yet, so that nothing is silently ignored."""
+    refused = {
+        "requires_session": description.requires_session,
+        "requires_duplicate_detection": description.requires_duplicate_detection,
+        "enable_partitioning": description.enable_partitioning,
+        "forward_to": description.forward_to is not None,
+        "forward_dead_lettered_messages_to": (
+            description.forward_dead_lettered_messages_to is not None
+        ),
+        "auto_delete_on_idle_ms": description.auto_delete_on_idle_ms != NEVER_MS,
+    }
+    for name, is_set in refused.items():
+        if is_set:
+            raise NotSupported(f"{name} is not supported by this version; leave it unset.")
+
+
+def _check_types(description: QueueDescription) -> None:
+    """Values may come from JSON, so the annotations alone prove nothing."""
+    for field in fields(description):
+        value: object = getattr(description, field.name)
+        default = field.default
+        if default is None:
+            fits = value is None or isinstance(value, str)
+        else:
+            fits = type(value) is type(default)
+        if not fits:
+            raise ArgumentInvalid(
+                f"{field.name} is {str(value)[:64]!r}, which is not "
+                f"{'text' if default is None else type(default).__name__}."
+            )
+
+
+def _check_range(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        top = "unlimited" if high == NEVER_MS else str(high)
+        raise ArgumentOutOfRange(f"{name} is {value}; allowed is {low} to {top}.")
+
+
+# --- names ------------------------------------------------------------------------------------
+
+_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._~/-]*[A-Za-z0-9])?")
+
+
+def validate_name(name: str) -> None:
+    """Refuse what Service Bus refuses, and paths that address something else.
+
+    Names differ only if they differ in more than case; whoever keeps them folds with `lower()`.
+    """
+    shown = name[:64]
+    if not 1 <= len(name) <= ENTITY_NAME_CHARS_MAX:
+        raise ArgumentOutOfRange(
+            f"The entity name '{shown}' has {len(name)} characters; "
+            f"allowed are 1 to {ENTITY_NAME_CHARS_MAX}."
+        )
+    if _NAME.fullmatch(name) is None:
+        raise ArgumentInvalid(
+            f"The entity name '{shown}' is not allowed: letters, digits, and inside also . - _ ~ "
+            "and /; it begins and ends with a letter or digit."
+        )
+    segments = name.lower().split("/")
+    if "" in segments:
+        raise ArgumentInvalid(f"The entity name '{shown}' has an empty path segment.")
+    if "subscriptions" in segments[1:]:
+        raise ArgumentInvalid(
+            f"The entity name '{shown}' has the segment 'Subscriptions', "
+            "which addresses a topic's subscription."
+        )
+
+
+# --- ISO 8601 durations -----------------------------------------------------------------------
+
+# The longest duration of .NET, which Service Bus writes for "forever".
+_FOREVER: Final = "P10675199DT2H48M5.4775807S"
+_FOREVER_MS: Final = 922_337_203_685_477
+_DURATION: Final = re.compile(
+    r"P(?:(\d{1,9})Y)?(?:(\d{1,9})M)?(?:(\d{1,9})W)?(?:(\d{1,9})D)?"
+    r"(T(?:(\d{1,12})H)?(?:(\d{1,12})M)?(?:(\d{1,15})(?:\.(\d{1,9}))?S)?)?",
+    re.ASCII,
+)
+_SECOND_MS: Final = 1_000
+_MINUTE_MS: Final = 60 * _SECOND_MS
+_HOUR_MS: Final = 60 * _MINUTE_MS
+_DAY_MS: Final = 24 * _HOUR_MS
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds of an ISO 8601 duration; fractions of a millisecond are cut.
+
+    A year counts as 365 days and a month as 30, as .NET does it.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None or text.endswith(("P", "T")):
+        raise ArgumentInvalid(
+            f"'{text[:64]}' is no ISO 8601 duration; write for example PT1M or P14DT12H."
+        )
+    years, months, weeks, days, _, hours, minutes, seconds, fraction = match.groups("0")
+    total_ms = (
+        (int(years) * 365 + int(months) * 30 + int(weeks) * 7 + int(days)) * _DAY_MS
+        + int(hours) * _HOUR_MS
+        + int(minutes) * _MINUTE_MS
+        + int(seconds) * _SECOND_MS
+        + int(fraction.ljust(3, "0")[:3])
+    )
+    return NEVER_MS if total_ms >= _FOREVER_MS else total_ms
+
+
+def format_duration(duration_ms: int) -> str:
+    """The ISO 8601 text of a duration, as Service Bus writes it."""
+    if duration_ms >= _FOREVER_MS:
+        return _FOREVER
+    days, rest = divmod(duration_ms, _DAY_MS)
+    hours, rest = divmod(rest, _HOUR_MS)
+    minutes, rest = divmod(rest, _MINUTE_MS)
+    seconds, milliseconds = divmod(rest, _SECOND_MS)
+    date = f"{days}D" if days else ""
+    time = f"{hours}H" if hours else ""
+    time += f"{minutes}M" if minutes else ""
+    if milliseconds:
+        time += f"{seconds}.{milliseconds:03d}".rstrip("0") + "S"
+    elif seconds or not (date or time):
+        time += f"{seconds}S"
+    return f"P{date}T{time}" if time else f"P{date}"

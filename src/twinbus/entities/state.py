@@ -1,0 +1,297 @@
+"""What a queue holds, and how facts rebuild it.
+
+The half of a queue that decides nothing: the two parts, the counts, the watermark, and the store's
+side of it (replay, restore, publish, walk).  Decisions are in queue.py.
+
+Replaying is idempotent: facts are absolute, so going once more through any tail of the facts that
+led to a state gives that state again.  Snapshots taken in slices rest on it.  What a fact names and
+is not here any more has been removed by a later fact, and is passed over.
+"""
+
+from typing import Final
+
+from twinbus.clock import Now
+from twinbus.entities.descriptions import (
+    DISABLED,
+    RECEIVE_DISABLED,
+    SEND_DISABLED,
+    QueueDescription,
+)
+from twinbus.entities.facts import (
+    DEAD_LETTER,
+    MAIN,
+    Activated,
+    DeadLettered,
+    EntityCreated,
+    Fact,
+    Locked,
+    Removed,
+    Stored,
+    Unlocked,
+)
+from twinbus.entities.message import ACTIVE, GONE, NEVER_MS, Message, Overlay
+from twinbus.entities.subqueue import SubQueue
+from twinbus.errors import EntityDisabled, NotSupported
+
+NO_LIMIT: Final = NEVER_MS  # above every sequence number
+_MEGABYTE: Final = 1_048_576
+
+
+class Grants:
+    """Numbers for locks; one counter for all queues of a store, so none is ever used twice."""
+
+    __slots__ = ("next",)
+
+    def __init__(self, next_grant: int = 1) -> None:
+        self.next = next_grant
+
+
+class QueueCounts:
+    """How much is in a queue."""
+
+    __slots__ = (
+        "active",
+        "dead_letter",
+        "deferred",
+        "message_count",
+        "scheduled",
+        "size_bytes",
+        "transfer",
+        "transfer_dead_letter",
+    )
+
+    def __init__(
+        self, active: int, deferred: int, scheduled: int, dead_letter: int, size_bytes: int
+    ) -> None:
+        self.active = active  # locked ones included
+        self.deferred = deferred
+        self.scheduled = scheduled
+        self.dead_letter = dead_letter
+        self.transfer = 0
+        self.transfer_dead_letter = 0
+        self.message_count = active + deferred + scheduled + dead_letter
+        self.size_bytes = size_bytes
+
+
+class QueueState:
+    """The main part and the dead-letter queue of one queue."""
+
+    __slots__ = (
+        "_dead_letter",
+        "_main",
+        "_receive_disabled",
+        "_send_disabled",
+        "_size_bytes_max",
+        "accessed_utc_ms",
+        "description",
+        "entity_id",
+        "grants",
+        "last_sequence_number",
+        "name",
+        "published",
+    )
+
+    def __init__(
+        self, entity_id: int, name: str, description: QueueDescription, grants: Grants
+    ) -> None:
+        self.entity_id = entity_id
+        self.name = name
+        self.grants = grants
+        self.published = 0  # highest visible sequence number of the main part
+        self.last_sequence_number = 0  # highest assigned
+        self.accessed_utc_ms = description.created_utc_ms  # UTC; last send or receive, not durable
+        self._main = SubQueue()
+        self._dead_letter = SubQueue()
+        self.description = description
+        self._send_disabled = False
+        self._receive_disabled = False
+        self._size_bytes_max = 0
+        self.update(description)
+
+    def update(self, description: QueueDescription) -> None:
+        """Follow a new description.  Running locks and given expiry times stay as they are."""
+        status = description.status
+        self.description = description
+        self._send_disabled = status in (DISABLED, SEND_DISABLED)
+        self._receive_disabled = status in (DISABLED, RECEIVE_DISABLED)
+        self._size_bytes_max = description.max_size_megabytes * _MEGABYTE
+
+    def check_sendable(self) -> None:
+        """Refuse when the status of the queue keeps senders out."""
+        if self._send_disabled:
+            raise self._disabled()
+
+    def check_receivable(self) -> None:
+        """Refuse when the status of the queue keeps receivers out."""
+        if self._receive_disabled:
+            raise self._disabled()
+
+    def _disabled(self) -> EntityDisabled:
+        return EntityDisabled(
+            f"Messaging entity '{self.name}' is currently disabled: "
+            f"its status is {self.description.status}."
+        )
+
+    def publish(self, sequence_number: int) -> None:
+        """Everything up to this number is durable."""
+        self.published = max(self.published, sequence_number)
+
+    def has_ready(self, subqueue: int) -> bool:
+        """Would `lock_next` find something (or at least something that has expired)?"""
+        if self._receive_disabled:
+            return False
+        return self._part(subqueue).has_ready(self.published if subqueue == MAIN else NO_LIMIT)
+
+    def counts(self) -> QueueCounts:
+        """How much is here."""
+        main = self._main
+        return QueueCounts(
+            active=main.table.count - main.deferred_count - main.scheduled_count,
+            deferred=main.deferred_count,
+            scheduled=main.scheduled_count,
+            dead_letter=self._dead_letter.table.count,
+            size_bytes=main.size_bytes + self._dead_letter.size_bytes,
+        )
+
+    def messages_from(self, subqueue: int, sequence_number: int, count: int) -> list[Message]:
+        """For snapshots: durable messages in order from this number on, `count` at most.
+
+        Fewer than `count` means that the part has no more.
+        """
+        part = self._part(subqueue)
+        limit = self.published if subqueue == MAIN else NO_LIMIT
+        found: list[Message] = []
+        number = sequence_number
+        while len(found) < count:
+            run = part.table.run_from(number, count - len(found))
+            if not run:
+                break
+            for message in run:
+                if message.sequence_number > limit:
+                    return found
+                found.append(message)
+            number = run[-1].sequence_number + 1
+        return found
+
+    # -- rebuilding -----------------------------------------------------------------------------
+
+    def restore(self, message: Message, subqueue: int, now: Now) -> None:
+        """Put in a message as a snapshot or a fact has it, in place of one with its number.
+
+        A lock it carries runs anew from `now`.
+        """
+        if message.state == GONE:
+            return  # was removed before the fact that stored it was written; that follows
+        part = self._part(subqueue)
+        number = message.sequence_number
+        known = part.table.get(number)
+        if known is not None:
+            part.remove(known)
+        if message.grant != 0:
+            message.locked_until_ms = now.mono_ms + self.description.lock_duration_ms
+            part.locks.add(message.locked_until_ms, [number])
+            self.grants.next = max(self.grants.next, message.grant + 1)
+        part.put(message)
+        if subqueue == MAIN and message.state == ACTIVE and message.expires_ms != NEVER_MS:
+            part.table.watch_expiry(message)
+        self._seen(number)
+
+    def replay(self, fact: Fact, now: Now) -> None:
+        """Let a fact happen again.  Locks run anew from `now`; everything is durable."""
+        if isinstance(fact, Stored):
+            for message in fact.messages:
+                self.restore(message, fact.subqueue, now)
+        elif isinstance(fact, Removed):
+            part = self._part(fact.subqueue)
+            for number in fact.sequence_numbers:
+                gone = part.table.get(number)
+                if gone is not None:
+                    part.remove(gone)
+        elif isinstance(fact, Locked):
+            self._replay_locked(fact, now)
+        elif isinstance(fact, Unlocked):
+            self._replay_unlocked(fact)
+        elif isinstance(fact, DeadLettered):
+            self._replay_dead_lettered(fact)
+        elif isinstance(fact, Activated):
+            self._replay_activated(fact)
+        elif isinstance(fact, EntityCreated):
+            self.update(QueueDescription.from_json(fact.description))
+
+    def _replay_locked(self, fact: Locked, now: Now) -> None:
+        part = self._part(fact.subqueue)
+        until_ms = now.mono_ms + self.description.lock_duration_ms
+        grant = fact.first_grant
+        for number in fact.sequence_numbers:
+            message = part.table.get(number)
+            if message is not None:
+                part.lock(message, grant, until_ms)
+            grant += 1
+        self.grants.next = max(self.grants.next, grant)
+
+    def _replay_unlocked(self, fact: Unlocked) -> None:
+        part = self._part(fact.subqueue)
+        message = part.table.get(fact.sequence_number)
+        if message is None:
+            return
+        message.delivery_count = fact.delivery_count
+        message.overlay = fact.overlay
+        part.unlock(message, fact.state)
+        if fact.subqueue == MAIN and fact.state == ACTIVE and message.expires_ms != NEVER_MS:
+            part.table.watch_expiry(message)
+
+    def _replay_dead_lettered(self, fact: DeadLettered) -> None:
+        message = self._main.table.get(fact.sequence_number)
+        if message is None:
+            return
+        known = self._dead_letter.table.get(fact.sequence_number)
+        if known is not None:
+            self._dead_letter.remove(known)
+        self._dead_letter_message(message, fact.delivery_count, fact.overlay)
+
+    def _replay_activated(self, fact: Activated) -> None:
+        message = self._main.table.get(fact.sequence_number)
+        if message is not None:
+            if self._main.table.get(fact.new_sequence_number) is None:
+                self._activate_message(
+                    message, fact.new_sequence_number, fact.enqueued_ms, fact.expires_ms
+                )
+            else:
+                self._main.remove(message)
+        self._seen(fact.new_sequence_number)
+
+    def _seen(self, number: int) -> None:
+        self.last_sequence_number = max(self.last_sequence_number, number)
+        self.published = self.last_sequence_number
+
+    # -- moves that decisions and replay share --------------------------------------------------
+
+    def _dead_letter_message(self, message: Message, count: int, overlay: Overlay) -> None:
+        """Move a message to the dead-letter queue.  It keeps its number."""
+        self._main.remove(message)
+        message.state = ACTIVE
+        message.delivery_count = count
+        message.overlay = overlay
+        self._dead_letter.put(message)
+
+    def _activate_message(
+        self, message: Message, new_number: int, enqueued_ms: int, expires_ms: int
+    ) -> None:
+        """Give a scheduled message its final number and time."""
+        main = self._main
+        main.remove(message)
+        message.sequence_number = new_number
+        message.enqueued_ms = enqueued_ms
+        message.expires_ms = expires_ms
+        message.state = ACTIVE
+        main.put(message)
+        if expires_ms != NEVER_MS:
+            main.table.watch_expiry(message)
+        self.last_sequence_number = max(self.last_sequence_number, new_number)
+
+    def _part(self, subqueue: int) -> SubQueue:
+        if subqueue == MAIN:
+            return self._main
+        if subqueue == DEAD_LETTER:
+            return self._dead_letter
+        raise NotSupported("Queues have no transfer dead-letter queue yet.")

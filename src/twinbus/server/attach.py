@@ -1,0 +1,100 @@
+"""Attaching: what a link's address means, whether the client may, and the context it gets."""
+
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp.composites import Coordinator
+from twinbus.amqp.link import EgressLink, IngressLink, Link
+from twinbus.amqp.types import Symbol, ULong
+from twinbus.broker.namespace import Address, parse_address
+from twinbus.entities.commands import PEEK_LOCK, RECEIVE_AND_DELETE
+from twinbus.entities.facts import TRANSFER_DEAD_LETTER
+from twinbus.errors import ArgumentInvalid, NotSupported
+from twinbus.limits import BATCH_SIZE_BYTES_MAX, INGRESS_CREDIT, MESSAGE_SIZE_BYTES_MAX
+from twinbus.server.cbs import CBS, ClaimsNode
+from twinbus.server.management import ManagementNode
+from twinbus.server.receiving import ReceivingLink
+from twinbus.server.requests import Node, RequestLink, ResponseLink
+from twinbus.server.sending import SendingLink
+
+if TYPE_CHECKING:
+    from twinbus.server.endpoint import AmqpEndpoint
+
+BATCH_SIZE: Final = Symbol("com.microsoft:max-message-batch-size")
+SETTLED: Final = 1  # snd-settle-mode
+SESSION_FILTERS: Final = (
+    "com.microsoft:session-filter",
+    "com.microsoft:non-exclusive-session-filter:list",
+)
+
+Context = SendingLink | ReceivingLink | RequestLink | ResponseLink
+
+
+def attach_link(endpoint: "AmqpEndpoint", link: Link) -> Context:
+    """Answer an attach, or raise the ServiceError it is refused with."""
+    if isinstance(link, IngressLink):
+        return _attach_ingress(endpoint, link)
+    assert isinstance(link, EgressLink)
+    return _attach_egress(endpoint, link)
+
+
+def _attach_ingress(endpoint: "AmqpEndpoint", link: IngressLink) -> Context:
+    target = link.target
+    if isinstance(target, Coordinator):
+        raise NotSupported("Transactions are not supported by this version.")
+    address = _address(target.address if target is not None else None)
+    node = _node(endpoint, link.session.context, address)
+    context: Context
+    if node is not None:
+        context = RequestLink(endpoint, link, node)
+    else:
+        endpoint.require("Send", address.path)
+        context = SendingLink(endpoint, link, address)
+    link.accept(
+        max_message_size=MESSAGE_SIZE_BYTES_MAX,
+        properties={BATCH_SIZE: ULong(BATCH_SIZE_BYTES_MAX)},
+        credit=INGRESS_CREDIT,
+    )
+    return context
+
+
+def _attach_egress(endpoint: "AmqpEndpoint", link: EgressLink) -> Context:
+    source = link.source
+    address = _address(source.address if source is not None else None)
+    node = _node(endpoint, link.session.context, address)
+    context: Context
+    if node is not None:
+        context = ResponseLink(endpoint, link, node)
+    else:
+        endpoint.require("Listen", address.path)
+        filters = (source.filter if source is not None else None) or {}
+        if any(str(name) in SESSION_FILTERS for name in filters):
+            raise NotSupported("Message sessions are not supported by this version.")
+        if address.subqueue == TRANSFER_DEAD_LETTER:
+            raise NotSupported("Transfer dead-letter queues are not supported by this version.")
+        mode = RECEIVE_AND_DELETE if link.snd_settle_mode == SETTLED else PEEK_LOCK
+        context = ReceivingLink(endpoint, link, address, mode)
+    link.accept(max_message_size=MESSAGE_SIZE_BYTES_MAX, properties=None)
+    return context
+
+
+def _address(text: object) -> Address:
+    if not isinstance(text, str) or not text:
+        raise ArgumentInvalid("The link names no address; give it the path of an entity.")
+    return parse_address(text)
+
+
+def _node(endpoint: "AmqpEndpoint", nodes: object, address: Address) -> Node | None:
+    """The request/response node at this address, one per AMQP session; None for entities."""
+    assert isinstance(nodes, dict)
+    key = address.path.lower() + ("/$management" if address.is_management else "")
+    node = nodes.get(key)
+    if node is None:
+        if key == CBS:
+            node = ClaimsNode(endpoint)
+        elif address.is_management:
+            node = ManagementNode(endpoint, address)
+        else:
+            return None
+        nodes[key] = node
+    assert isinstance(node, Node)
+    return node

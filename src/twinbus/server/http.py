@@ -1,0 +1,340 @@
+"""HTTP/1.1 on one connection: bytes in, one request at a time to a router, bytes out.
+
+h11 does the protocol; this shell owns the transport, the deadlines and the bounds.  It must never
+keep more of a peer than one request head, one body and one read of what comes after: while a
+request is answered, or while the peer does not take its answer, nothing more is read.  Whatever a
+peer sends ends in an answer or a closed connection, never in an exception.
+
+The listener calls `connection_made` and then `data_received` with the bytes it has looked at.
+"""
+
+import asyncio
+import logging
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Final, Protocol
+from urllib.parse import parse_qsl, unquote
+from xml.sax.saxutils import escape
+
+import h11
+
+from twinbus.clock import Clock
+from twinbus.errors import ServiceError
+from twinbus.limits import (
+    HTTP_BODY_BYTES_MAX,
+    HTTP_HEAD_BYTES_MAX,
+    HTTP_IDLE_DURATION_S_MAX,
+    HTTP_REQUEST_DURATION_S_MAX,
+)
+
+# A refused peer may still be sending.  Closing at once would reset the connection and take our
+# answer with it, so for this long we read and forget.
+LINGER_DURATION_S: Final = 2.0
+
+QUERY_FIELDS_MAX: Final = 32
+
+# What Service Bus says beside the status; .NET reads "SubCode=" up to the dot.
+_SUB_CODES: Final[Mapping[int, int]] = {503: 50004}
+
+_NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+_logger = logging.getLogger("twinbus.server")
+
+
+class Request:
+    """One request, whole."""
+
+    __slots__ = ("body", "headers", "method", "path", "query")
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        query: dict[str, str],
+        headers: dict[str, str],
+        body: bytes,
+    ) -> None:
+        self.method = method
+        self.path = path  # still percent-encoded, begins with "/"
+        self.query = query
+        self.headers = headers  # names in lower case
+        self.body = body
+
+    def segments(self) -> list[str]:
+        """The path in pieces, each decoded on its own, so that `%2F` does not divide."""
+        return [unquote(segment, errors="strict") for segment in self.path.strip("/").split("/")]
+
+
+class Response:
+    """One answer.  Nothing a peer has sent may go into the headers."""
+
+    __slots__ = ("body", "content_type", "headers", "status")
+
+    def __init__(
+        self,
+        status: int,
+        body: bytes,
+        content_type: str = "text/plain; charset=utf-8",
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        self.status = status
+        self.body = body
+        self.content_type = content_type
+        self.headers = headers
+
+
+class Router(Protocol):
+    """What answers requests.  A ServiceError is an answer too."""
+
+    async def answer(self, request: Request) -> Response: ...
+
+
+def error_response(status: int, reason: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+    """An error the way Service Bus words it, so that every SDK finds its parts."""
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers = (*headers, ("WWW-Authenticate", "SharedAccessSignature"))
+    detail = f"{reason} SubCode={_SUB_CODES.get(status, status * 100)}. TrackingId:{uuid.uuid4()}"
+    text = f"<Error><Code>{status}</Code><Detail>{xml_text(detail)}</Detail></Error>"
+    return Response(status, text.encode(), "application/xml; charset=utf-8", headers)
+
+
+def xml_text(text: str) -> str:
+    """Escaped, and without the characters that XML 1.0 cannot hold at all."""
+    return escape(_NOT_XML.sub("\ufffd", text), {"\r": "&#13;"})
+
+
+class HttpProtocol(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(
+        self, router: Router, clock: Clock, when_lost: Callable[[], None] | None = None
+    ) -> None:
+        self._router = router
+        self._clock = clock
+        self._when_lost = when_lost
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HTTP_HEAD_BYTES_MAX)
+        self._transport: asyncio.Transport | None = None
+        self._head: h11.Request | None = None
+        self._body = bytearray()
+        self._answering: asyncio.Task[None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._between_requests = False
+        self._output_is_full = False
+        self._lingers = False
+        self._ends = False  # the server is stopping: no request after this one
+
+    # -- what asyncio calls ------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._arm(HTTP_REQUEST_DURATION_S_MAX)
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingers or self._transport is None:
+            return
+        if self._between_requests:
+            self._between_requests = False
+            self._arm(HTTP_REQUEST_DURATION_S_MAX)
+        self._http.receive_data(data)
+        self._advance()
+
+    def eof_received(self) -> bool:
+        """A peer may close its half and still wait for the answer; TLS cannot."""
+        if self._lingers or self._transport is None:
+            return False
+        self._http.receive_data(b"")
+        self._advance()
+        return self._answering is not None and not self._transport.get_extra_info("ssl_object")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        # A running answer goes on: what it creates or deletes must not stop half-way.
+        self._transport = None
+        self._disarm()
+        if self._when_lost is not None:
+            self._when_lost()
+
+    def pause_writing(self) -> None:
+        self._output_is_full = True
+
+    def resume_writing(self) -> None:
+        self._output_is_full = False
+        if self._answering is None and not self._lingers and self._transport is not None:
+            self._await_request()
+
+    # -- what the listener calls -------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """Finish the request in hand, if any, then close."""
+        self._ends = True
+        if self._answering is None and self._transport is not None:
+            self._transport.close()
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        try:
+            while self._answering is None and not self._lingers and not self._output_is_full:
+                event = self._http.next_event()
+                if event is h11.NEED_DATA or event is h11.PAUSED:
+                    return
+                if isinstance(event, h11.ConnectionClosed):
+                    self._close()
+                    return
+                self._take(event)
+        except h11.RemoteProtocolError as error:
+            self._refuse(error.error_status_hint, "The request is not valid HTTP.")
+
+    def _take(self, event: object) -> None:
+        if isinstance(event, h11.Request):
+            self._head = event
+            self._body.clear()
+            headers = dict(event.headers)
+            if not event.http_version.startswith(b"1."):
+                self._refuse(505, "Only HTTP/1.0 and HTTP/1.1 are spoken here.")
+            elif b"transfer-encoding" in headers and b"content-length" in headers:
+                # Two lengths: somebody in between may believe the other one (RFC 9112 §6.3).
+                self._refuse(400, "The request has two lengths.")
+            elif int(headers.get(b"content-length", b"0")) > HTTP_BODY_BYTES_MAX:
+                self._refuse(413, f"A body may have at most {HTTP_BODY_BYTES_MAX} bytes.")
+            elif self._http.they_are_waiting_for_100_continue:
+                self._write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])))
+        elif isinstance(event, h11.Data):
+            if len(self._body) + len(event.data) > HTTP_BODY_BYTES_MAX:
+                self._refuse(413, f"A body may have at most {HTTP_BODY_BYTES_MAX} bytes.")
+            else:
+                self._body += event.data
+        else:
+            assert isinstance(event, h11.EndOfMessage)
+            self._begin_answer()
+
+    def _begin_answer(self) -> None:
+        assert self._head is not None
+        assert self._transport is not None
+        request = _parse_head(self._head, bytes(self._body))
+        if request is None:
+            self._refuse(400, "The request target is not valid.")
+            return
+        self._disarm()
+        self._transport.pause_reading()
+        self._answering = asyncio.get_running_loop().create_task(self._answer(request))
+
+    # -- answering ---------------------------------------------------------------------------
+
+    async def _answer(self, request: Request) -> None:
+        try:
+            response = await self._router.answer(request)
+        except ServiceError as error:
+            response = error_response(error.http_status, str(error))
+        except Exception:  # one request must not take the server down
+            _logger.exception("request failed method=%s", request.method)
+            response = error_response(500, "The server failed to answer; see its log.")
+        self._answering = None
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._send(response, close=self._ends)
+        if self._http.our_state is h11.MUST_CLOSE:
+            self._close()
+            return
+        self._http.start_next_cycle()
+        if self._output_is_full:
+            self._arm(HTTP_IDLE_DURATION_S_MAX)
+        else:
+            self._await_request()
+
+    def _await_request(self) -> None:
+        """Read on.  The next request may be here already, in whole or in part."""
+        assert self._transport is not None
+        self._transport.resume_reading()
+        self._between_requests = not self._http.trailing_data[0]
+        self._arm(
+            HTTP_IDLE_DURATION_S_MAX if self._between_requests else HTTP_REQUEST_DURATION_S_MAX
+        )
+        self._advance()
+
+    def _refuse(self, status: int, reason: str) -> None:
+        """Answer an error to something that never became a request, and hang up."""
+        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self._close()
+            return
+        self._send(error_response(status, reason), close=True)
+        self._lingers = True
+        self._body.clear()
+        self._arm(LINGER_DURATION_S)
+        if self._transport is not None and self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def _send(self, response: Response, *, close: bool) -> None:
+        headers = [
+            ("Date", formatdate(self._clock.now().utc_ms // 1000, usegmt=True)),
+            ("Server", "twinbus"),
+            ("Content-Type", response.content_type),
+            ("Content-Length", str(len(response.body))),
+            ("X-Content-Type-Options", "nosniff"),
+            *response.headers,
+        ]
+        if close:
+            headers.append(("Connection", "close"))
+        reason = HTTPStatus(response.status).phrase
+        head = h11.Response(status_code=response.status, headers=headers, reason=reason)
+        data = self._http.send(head) or b""
+        if self._head is None or self._head.method != b"HEAD":
+            data += self._http.send(h11.Data(data=response.body)) or b""
+        data += self._http.send(h11.EndOfMessage()) or b""
+        self._write(data)
+
+    def _write(self, data: bytes | None) -> None:
+        if self._transport is not None and data:
+            self._transport.write(data)
+
+    def _close(self) -> None:
+        self._disarm()
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- deadlines ---------------------------------------------------------------------------
+
+    def _arm(self, duration_s: float) -> None:
+        self._disarm()
+        self._deadline = asyncio.get_running_loop().call_later(duration_s, self._time_is_up)
+
+    def _disarm(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _time_is_up(self) -> None:
+        self._deadline = None
+        if self._transport is None:
+            return
+        if self._lingers or self._output_is_full or self._between_requests:
+            self._transport.abort()
+        else:
+            self._refuse(408, "The request did not arrive in time.")
+
+
+def _parse_head(head: h11.Request, body: bytes) -> Request | None:
+    """A request from what h11 read; None when the target cannot be understood."""
+    target = head.target.decode("ascii")  # h11 lets nothing else through
+    if not target.startswith("/"):
+        scheme, separator, rest = target.partition("://")
+        if not separator or scheme.lower() not in ("http", "https"):
+            return None
+        target = "/" + rest.partition("/")[2]
+    path, _, query_text = target.partition("?")
+    headers: dict[str, str] = {}
+    for name_bytes, value_bytes in head.headers:
+        name, value = name_bytes.decode("ascii"), value_bytes.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    try:
+        fields = parse_qsl(
+            query_text, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX
+        )
+        request = Request(head.method.decode("ascii"), path, dict(fields), headers, body)
+        request.segments()
+    except ValueError:  # not UTF-8, or too many fields
+        return None
+    return request

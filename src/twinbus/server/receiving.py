@@ -1,0 +1,128 @@
+"""A receiving link: the broker's deliveries out, the client's settlements in."""
+
+from typing import TYPE_CHECKING
+
+from twinbus.amqp.events import DispositionReceived
+from twinbus.amqp.link import EgressLink
+from twinbus.amqp.stored import encode_delivered
+from twinbus.broker.namespace import Address
+from twinbus.entities.commands import PEEK_LOCK, Lock, Reply, Settle
+from twinbus.entities.message import Message, Overlay
+from twinbus.errors import EntityNotFound, ServiceError
+from twinbus.server.lock_tokens import delivery_tag
+from twinbus.server.outcomes import CONFIRMED, UNDECIDED, read_outcome, refused
+
+if TYPE_CHECKING:
+    from twinbus.server.endpoint import AmqpEndpoint
+
+
+class ReceivingLink:
+    """A client receives from an entity through this link."""
+
+    def __init__(
+        self, endpoint: "AmqpEndpoint", link: EgressLink, address: Address, receive_mode: int
+    ) -> None:
+        self._endpoint = endpoint
+        self._link = link
+        self._broker = endpoint.namespace.broker
+        self._entity_id = endpoint.namespace.find_queue(address.name).entity_id
+        self._subqueue = address.subqueue
+        self._settled = receive_mode != PEEK_LOCK
+        self.path = address.path
+        self.right = "Listen"
+        self._receiver = self._broker.open_receiver(
+            self._entity_id, address.subqueue, receive_mode, self
+        )
+
+    # -- what the broker calls (a Sink) ------------------------------------------------------------
+
+    def deliver(
+        self, messages: list[Message], bodies: list[bytes], locked_until_utc_ms: int
+    ) -> None:
+        send = self._link.send
+        settled = self._settled
+        for message, body in zip(messages, bodies, strict=True):
+            number = message.sequence_number
+            overlay = message.overlay
+            if overlay is None:
+                data = encode_delivered(
+                    body,
+                    number,
+                    message.enqueued_ms,
+                    message.delivery_count,
+                    locked_until_utc_ms,
+                    message.state,
+                )
+            else:
+                data = encode_overlaid(message, body, locked_until_utc_ms)
+            lock = (number, message.grant)
+            send(delivery_tag(number, message.grant), data, b"", settled, lock)
+        self._endpoint.flush_soon()
+
+    def full(self) -> bool:
+        return self._endpoint.is_full
+
+    def drained(self) -> None:
+        self._link.drained()
+        self._endpoint.flush_soon()
+
+    def removed(self) -> None:
+        self._endpoint.detach(self._link, EntityNotFound("The messaging entity was deleted."))
+
+    # -- what the endpoint calls -------------------------------------------------------------------
+
+    def credit_changed(self) -> None:
+        self._broker.set_credit(self._receiver, self._link.credit, self._link.drain)
+
+    def writable(self) -> None:
+        """The connection has room again."""
+        self._broker.touch(self._receiver.queue)
+
+    def settle(self, event: DispositionReceived) -> None:
+        if self._settled:
+            return
+        outcome, overlay = read_outcome(event.state, event.settled)
+        if outcome == UNDECIDED:
+            return  # not terminal (received): nothing has been decided yet
+        locks: list[Lock] = event.contexts  # type: ignore[assignment]  # what deliver() put there
+        ids = None if event.settled else event.delivery_ids
+        settle = Settle(self._entity_id, self._subqueue, locks, outcome, overlay, (self, ids))
+        self._endpoint.submit(settle)
+
+    def replied(self, reply: Reply, ids: list[int] | None) -> None:
+        if ids is None:
+            return  # the client settled without waiting
+        command = reply.command
+        assert isinstance(command, Settle)
+        confirmed = CONFIRMED[command.outcome]
+        if reply.error is None and reply.result is None:
+            self._link.settle(ids, confirmed)
+        elif reply.error is not None:
+            self._link.settle(ids, refused(reply.error))
+        else:
+            errors: list[ServiceError | None] = reply.result  # type: ignore[assignment]
+            for delivery_id, error in zip(ids, errors, strict=True):
+                state = confirmed if error is None else refused(error)
+                self._link.settle([delivery_id], state)
+        self._endpoint.flush_soon()
+
+    def closed(self) -> None:
+        """Locks run on to their expiry; the link takes no more."""
+        self._broker.close_receiver(self._receiver)
+
+
+def encode_overlaid(message: Message, body: bytes, locked_until_utc_ms: int) -> bytes:
+    """A message about which something changed since it was stored."""
+    overlay = message.overlay or Overlay()
+    return encode_delivered(
+        body,
+        message.sequence_number,
+        message.enqueued_ms,
+        message.delivery_count,
+        locked_until_utc_ms,
+        message.state,
+        overlay.properties,
+        overlay.reason,
+        overlay.description,
+        overlay.source,
+    )

@@ -1,0 +1,226 @@
+"""Background work: the next segment, snapshots, and the way of segments back to free space.
+
+The loop thread asks for a task, the maintenance thread runs it, the loop thread finishes it; one
+at a time.  A task's `run` sees only what it was given and the disk.
+
+    prepare    the next segment, out of a spare one or fresh; a full disk shows here and only here
+    snapshot   slice by slice (`snapshot.py`), when the log has grown enough since the last one
+    retire     segments before the snapshot that hold no live body become spare, or go
+    move       a few old messages must not pin segments: when the log is mostly dead, the live
+               messages of the emptiest segments are stated again and so move to its head
+
+How full a segment is comes from the census that every snapshot takes anyway, so that removing a
+message costs nothing here.  A census is an upper bound until the next one: bodies only ever go.
+A segment that was emptied by moving is retired by the snapshot after, which no longer refers to it.
+"""
+
+import errno
+from typing import Final
+
+from twinbus.clock import Now
+from twinbus.entities.message import GONE, Message
+from twinbus.errors import LogPoisoned
+from twinbus.storage.disk import Disk, File
+from twinbus.storage.log import OFFSET_MASK, SEGMENT_MAGIC, Header, segment_name
+from twinbus.storage.records import Counters
+from twinbus.storage.recovery import FRESH_SUFFIX, SPARE_SUFFIX
+from twinbus.storage.snapshot import TEMPORARY_NAME, SnapshotFile
+
+SPARES_MAX: Final = 2
+MOVE_MESSAGES_MAX: Final = 256  # in one go, so that the loop stays free
+MOVE_BYTES_MAX: Final = 1 << 20
+RETRY_MS: Final = 1_000  # a full disk is asked again after this
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Task:
+    """Work for the maintenance thread.  `full` tells afterwards that the disk had no room."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self.full = False
+
+    def run(self) -> None:
+        """Do it.  LogPoisoned when the disk fails in any way but being full."""
+        try:
+            self.work()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise LogPoisoned(f"background work on the disk failed: {error}") from error
+            self.full = True
+
+    def work(self) -> None:
+        raise NotImplementedError
+
+
+class PrepareSegment(Task):
+    """Make the next segment durable, name and header, before anybody needs it."""
+
+    def __init__(self, disk: Disk, number: int, salt: int, size: int, spare: int) -> None:
+        super().__init__(disk)
+        self.number = number
+        self.spare = spare  # number of a spare segment to use, or 0
+        self._header = Header(SEGMENT_MAGIC, number, salt, size)
+
+    def work(self) -> None:
+        disk = self.disk
+        if self.spare:
+            name = spare_name(self.spare)
+        else:
+            name = f"{self.number:010d}{FRESH_SUFFIX}"
+            disk.preallocate(name, self._header.size)
+        # Under a name that recovery does not read: the header must be durable before the name is.
+        file = disk.open(name)
+        file.write([self._header.encode()], 0)
+        file.sync()
+        file.close()
+        disk.rename(name, segment_name(self.number))
+        disk.sync_directory()
+
+
+def spare_name(number: int) -> str:
+    return f"{number:010d}{SPARE_SUFFIX}"
+
+
+class ReserveSnapshot(Task):
+    """Make room for the next snapshot while there is some."""
+
+    def __init__(self, disk: Disk, size: int) -> None:
+        super().__init__(disk)
+        self.size = size
+
+    def work(self) -> None:
+        if TEMPORARY_NAME in self.disk.names():
+            file = self.disk.open(TEMPORARY_NAME)
+        else:
+            file = self.disk.create(TEMPORARY_NAME)
+        try:
+            file.reserve(self.size)
+        finally:
+            file.close()
+
+
+class WriteSlice(Task):
+    """Append a slice to the snapshot."""
+
+    def __init__(self, disk: Disk, file: SnapshotFile, parts: list[bytes]) -> None:
+        super().__init__(disk)
+        self._file = file
+        self._parts = parts
+
+    def work(self) -> None:
+        self._file.write(self._parts)
+
+
+class FinishSnapshot(Task):
+    """Complete the snapshot, name it, and let the older one go."""
+
+    def __init__(
+        self, disk: Disk, file: SnapshotFile, counters: Counters, old_numbers: list[int]
+    ) -> None:
+        super().__init__(disk)
+        self._file = file
+        self._counters = counters
+        self._old_numbers = old_numbers
+        self.size = 0
+
+    def work(self) -> None:
+        self.size = self._file.finish(self._counters, self._old_numbers)
+
+
+class Retire(Task):
+    """Dead segments become spare, as far as spares are wanted; the others are removed."""
+
+    def __init__(self, disk: Disk, spares: list[int], removed: list[int]) -> None:
+        super().__init__(disk)
+        self.spares = spares
+        self._removed = removed
+
+    def work(self) -> None:
+        for number in self.spares:
+            self.disk.rename(segment_name(number), spare_name(number))
+        for number in self._removed:
+            self.disk.remove(segment_name(number))
+        # A spare gets a new header soon; by then it must not come back under its old name.
+        self.disk.sync_directory()
+
+
+class ReadBodies(Task):
+    """Read the bodies of messages that are to move."""
+
+    def __init__(self, disk: Disk, movable: list[tuple[int, Message]]) -> None:
+        super().__init__(disk)
+        self.movable = movable
+        self.positions = [message.position for _, message in movable]
+        self.bodies: list[bytes] = []
+
+    def work(self) -> None:
+        segment = 0
+        file: File | None = None
+        try:
+            for position, (_, message) in zip(self.positions, self.movable, strict=True):
+                if file is None or position >> 32 != segment:
+                    if file is not None:
+                        file.close()
+                    segment = position >> 32
+                    file = self.disk.open(segment_name(segment))
+                self.bodies.append(file.read(message.length, position & OFFSET_MASK))
+        finally:
+            if file is not None:
+                file.close()
+
+
+class Moving:
+    """Which messages are still to be moved, and which segments that will have emptied."""
+
+    def __init__(self) -> None:
+        self._movable: list[tuple[int, Message]] = []
+        self._victims: set[int] = set()
+        self.emptied: set[int] = set()
+
+    def start(self, movable: list[tuple[int, Message]], victims: set[int]) -> None:
+        movable.sort(key=_position_of)  # reads go through each segment from front to back
+        movable.reverse()  # taken from the end
+        self._movable = movable
+        self._victims = victims
+        self.emptied = set()
+
+    def next_slice(self) -> list[tuple[int, Message]]:
+        """Who goes next; when nobody is left the victims count as emptied."""
+        found: list[tuple[int, Message]] = []
+        size = 0
+        while self._movable and len(found) < MOVE_MESSAGES_MAX and size < MOVE_BYTES_MAX:
+            entity_id, message = self._movable.pop()
+            if message.state != GONE and message.position >> 32 in self._victims:
+                found.append((entity_id, message))
+                size += message.length
+        if not found and self._victims:
+            self.emptied = self._victims
+            self._victims = set()
+        return found
+
+    @property
+    def active(self) -> bool:
+        return bool(self._victims)
+
+
+def _position_of(entry: tuple[int, Message]) -> int:
+    return entry[1].position
+
+
+class Backoff:
+    """When a full disk is asked again."""
+
+    def __init__(self) -> None:
+        self.waiting = False
+        self._until_ms = 0  # monotonic
+
+    def full(self, now: Now) -> None:
+        self.waiting = True
+        self._until_ms = now.mono_ms + RETRY_MS
+
+    def over(self, now: Now) -> bool:
+        return now.mono_ms >= self._until_ms
+
+    def clear(self) -> None:
+        self.waiting = False

@@ -1,0 +1,378 @@
+"""The store: queues, the log under them, and the order in which things become true.
+
+    queues state facts ─▶ begin_commit: facts → one frame        (loop thread)
+                          Commit.write: checksum, write, sync    (any thread)
+                          finish_commit: publish                 (loop thread)
+
+At most one commit is in flight.  Nothing may be answered for that is not in a finished commit.
+`next_task` and `finish_task` do the same for background work (`maintenance.py`); both must be
+called from the loop thread, `Task.run` from any.
+
+The store never decides anything about a message, and it never hides a failure: after one failed
+write or sync every call raises `LogPoisoned`, and only a restart, which reads back what is really
+there, helps.
+"""
+
+from typing import Final
+
+from twinbus.clock import Now
+from twinbus.entities.descriptions import QueueDescription
+from twinbus.entities.facts import (
+    MAIN,
+    Activated,
+    EntityCreated,
+    EntityDeleted,
+    Fact,
+    Locked,
+    Removed,
+    Stored,
+)
+from twinbus.entities.message import Message
+from twinbus.entities.queue import Queue
+from twinbus.errors import EntityAlreadyExists, LogPoisoned, StorageError
+from twinbus.limits import (
+    BODY_CACHE_BYTES,
+    COMMIT_SIZE_BYTES_MAX,
+    SEGMENT_SIZE_BYTES,
+)
+from twinbus.storage.bodies import BodyCache, read_bodies
+from twinbus.storage.disk import Disk
+from twinbus.storage.log import Commit, Log, numbered
+from twinbus.storage.maintenance import PrepareSegment, Task, spare_name
+from twinbus.storage.reclaim import Maintenance
+from twinbus.storage.records import encode
+from twinbus.storage.recovery import FRESH_SUFFIX, SPARE_SUFFIX, Entities, Recovered, recover
+from twinbus.storage.snapshot import snapshot_name
+
+__all__ = ["Commit", "Store", "Task"]
+
+RESERVE_BYTES: Final = 8_388_608  # of a segment that sends leave for settlements
+
+
+class Store:
+    """All queues of one directory."""
+
+    def __init__(self, disk: Disk, log: Log, entities: Entities, cache_bytes: int) -> None:
+        self._disk = disk
+        self._log = log
+        self._known = entities
+        self.entities = entities.by_id
+        self.names = entities.names
+        self.facts = entities.facts
+        self.grants = entities.grants
+        self._cache = BodyCache(cache_bytes)
+        self._in_flight: Commit | None = None
+        self._pieces: list[Fact] = []  # of facts[0], when that is too large for one frame
+        self._promised = 0  # bytes of sends that were let in since the last commit
+        self._reserve = min(RESERVE_BYTES, log.segment_size // 4)
+        self._maintenance = Maintenance(disk, log, entities, self._reserve)
+
+    # -- opening and closing ---------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        now: Now,
+        salt: int,
+        segment_size: int = SEGMENT_SIZE_BYTES,
+        cache_bytes: int = BODY_CACHE_BYTES,
+    ) -> "Store":
+        """Recover what the disk holds, or begin anew with this salt.  The disk is ours from here.
+
+        LogDamaged names the file and the offset; then nothing has been changed.
+        """
+        try:
+            disk.lock()
+            found = recover(disk, now)
+            if found is None:
+                found = _found_new(disk, salt, segment_size)
+            log = _open_log(disk, found)
+        except OSError as error:
+            disk.close()
+            raise StorageError(f"the store cannot be opened: {error}") from error
+        except StorageError:
+            disk.close()
+            raise
+        store = cls(disk, log, found.entities, cache_bytes)
+        store._maintenance.resume(found, _tidy(disk, found))
+        return store
+
+    def close(self) -> None:
+        """Give everything back.  Facts that are in no finished commit are lost, as in a crash."""
+        try:
+            if self._in_flight is not None:
+                self._log.abandon()
+            self._log.close()
+        finally:
+            self._disk.close()
+
+    # -- entities --------------------------------------------------------------------------------
+
+    def create_queue(self, name: str, description: QueueDescription) -> Queue:
+        self._log.check_poison()
+        if name.lower() in self.names:
+            raise EntityAlreadyExists(f"The entity '{name}' already exists.")
+        entity_id = self._known.next_id
+        queue = self._known.put(entity_id, name, description)
+        self.facts.append(EntityCreated(entity_id, "queue", name, description.to_json()))
+        return queue
+
+    def update_queue(self, entity_id: int, description: QueueDescription) -> None:
+        self._log.check_poison()
+        queue = self.entities[entity_id]
+        queue.update(description)
+        self.facts.append(EntityCreated(entity_id, "queue", queue.name, description.to_json()))
+
+    def delete_queue(self, entity_id: int) -> None:
+        self._log.check_poison()
+        self._known.drop(entity_id)
+        self.facts.append(EntityDeleted(entity_id))
+
+    # -- commits ---------------------------------------------------------------------------------
+
+    def room_for(self, size_bytes: int) -> bool:
+        """May sends of this many bytes still be taken?  If so, the room is theirs.
+
+        Settlements do not ask: what is left then is theirs.
+        """
+        log = self._log
+        room = log.room() - self._promised - size_bytes
+        if log.ready_segment:
+            room += log.capacity()
+        if room < self._reserve or self._maintenance.snapshot_room_missing:
+            return False
+        self._promised += size_bytes
+        return True
+
+    def begin_commit(self) -> Commit | None:
+        """Put the facts stated so far into one frame; what does not fit waits for the next.
+
+        None when there is nothing to commit, a commit is in flight, or there is no segment to go
+        on in; then ask again after the next `finish_commit` or `finish_task`.
+        """
+        log = self._log
+        log.check_poison()
+        if not self.facts or self._in_flight is not None:
+            return None
+        draft = Draft()
+        left = self._fill(draft, log.room())
+        if draft.fact_count == 0 and not self._pieces:
+            if left > min(COMMIT_SIZE_BYTES_MAX, log.capacity()):
+                self._pieces = split_fact(self.facts[0])
+            elif not log.ready_segment:
+                return None
+            else:
+                log.rotate()
+                draft = Draft()
+                self._fill(draft, log.room())
+        if self._pieces and not self._fill_piece(draft):
+            return None
+        commit = Commit(log, draft.parts, draft.size, draft.fact_count)
+        commit.messages = draft.messages
+        commit.published = draft.published
+        commit.touched = draft.touched
+        del self.facts[: draft.fact_count]
+        if not self.facts:
+            self._promised = 0
+        self._maintenance.fact_taken_count += draft.fact_count
+        self._in_flight = commit
+        return commit
+
+    def _fill(self, draft: "Draft", room: int) -> int:
+        """Encode facts as long as they fit; returns the size of the first that did not."""
+        if self._pieces:
+            return 0
+        room = min(room, COMMIT_SIZE_BYTES_MAX)
+        position = self._log.records_position()
+        parts = draft.parts
+        size = 0
+        count = 0
+        left = 0
+        for fact in self.facts:
+            mark = len(parts)
+            written = encode(fact, parts, position + size)
+            if size + written > room:
+                del parts[mark:]
+                unplace(fact)
+                left = written
+                break
+            size += written
+            count += 1
+            draft.note(fact)
+        draft.size = size
+        draft.fact_count = count
+        return left
+
+    def _fill_piece(self, draft: "Draft") -> bool:
+        """Encode one piece of a large fact, alone; the fact counts when its last piece does."""
+        log = self._log
+        while True:
+            piece = self._pieces[0]
+            written = encode(piece, draft.parts, log.records_position())
+            if written <= min(log.room(), COMMIT_SIZE_BYTES_MAX):
+                break
+            draft.parts.clear()
+            unplace(piece)
+            if written > min(COMMIT_SIZE_BYTES_MAX, log.capacity()):
+                self._pieces[:1] = split_fact(piece)
+            elif not log.ready_segment:
+                return False
+            else:
+                log.rotate()
+        del self._pieces[0]
+        draft.note(piece)
+        draft.size = written
+        draft.fact_count = 0 if self._pieces else 1
+        return True
+
+    def finish_commit(self, commit: Commit) -> list[Queue]:
+        """The commit was written: publish what it stored.  Returns the queues it touched."""
+        self._log.check_poison()
+        if commit is not self._in_flight:
+            raise LogPoisoned("a commit was finished that is not in flight")
+        self._in_flight = None
+        maintenance = self._maintenance
+        maintenance.durable = commit.end
+        maintenance.fact_durable_count += commit.fact_count
+        maintenance.stored_count += len(commit.messages)
+        if commit.messages:
+            self._cache.add(commit.messages, commit.end.position())
+        entities = self.entities
+        for entity_id, number in commit.published.items():
+            queue = entities.get(entity_id)
+            if queue is not None:
+                queue.publish(number)
+        touched: list[Queue] = []
+        for entity_id in commit.touched:
+            queue = entities.get(entity_id)
+            if queue is not None:
+                touched.append(queue)
+        return touched
+
+    # -- bodies ----------------------------------------------------------------------------------
+
+    def read_bodies(self, messages: list[Message]) -> list[bytes]:
+        """The bodies in the order of the messages.
+
+        For messages that were removed: at the latest in the turn that finishes that commit.
+        """
+        return read_bodies(self._log, messages)
+
+    # -- background work -------------------------------------------------------------------------
+
+    def next_task(self, now: Now) -> Task | None:
+        """Something for the maintenance thread, or None.  One task at a time."""
+        self._log.check_poison()
+        return self._maintenance.next_task(now)
+
+    def finish_task(self, task: Task) -> None:
+        self._log.check_poison()
+        self._maintenance.finish_task(task)
+
+
+class Draft:
+    """A frame being put together, and what its commit will have to do."""
+
+    __slots__ = ("fact_count", "messages", "parts", "published", "size", "touched")
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.size = 0
+        self.fact_count = 0
+        self.messages: list[Message] = []
+        self.published: dict[int, int] = {}
+        self.touched: dict[int, bool] = {}
+
+    def note(self, fact: Fact) -> None:
+        """The fact is in the frame."""
+        entity_id = fact.entity_id
+        self.touched[entity_id] = True
+        number = 0
+        if isinstance(fact, Stored):
+            self.messages.extend(fact.messages)
+            if fact.subqueue == MAIN:
+                number = fact.messages[-1].sequence_number
+        elif isinstance(fact, Activated):
+            number = fact.new_sequence_number
+        if number > self.published.get(entity_id, 0):
+            self.published[entity_id] = number
+
+
+def unplace(fact: Fact) -> None:
+    """The fact did not go into the frame after all: its bodies lie nowhere yet."""
+    if isinstance(fact, Stored):
+        for message in fact.messages:
+            message.position = 0
+
+
+def split_fact(fact: Fact) -> list[Fact]:
+    """Two halves that together say the same."""
+    if isinstance(fact, Stored) and len(fact.messages) > 1:
+        half = len(fact.messages) // 2
+        return [
+            Stored(fact.entity_id, fact.subqueue, fact.messages[:half]),
+            Stored(fact.entity_id, fact.subqueue, fact.messages[half:]),
+        ]
+    if isinstance(fact, Removed) and len(fact.sequence_numbers) > 1:
+        half = len(fact.sequence_numbers) // 2
+        return [
+            Removed(fact.entity_id, fact.subqueue, fact.sequence_numbers[:half]),
+            Removed(fact.entity_id, fact.subqueue, fact.sequence_numbers[half:]),
+        ]
+    if isinstance(fact, Locked) and len(fact.sequence_numbers) > 1:
+        half = len(fact.sequence_numbers) // 2
+        numbers, grant = fact.sequence_numbers, fact.first_grant
+        return [
+            Locked(fact.entity_id, fact.subqueue, grant, numbers[:half]),
+            Locked(fact.entity_id, fact.subqueue, grant + half, numbers[half:]),
+        ]
+    raise StorageError("a single message is larger than a segment of the log")
+
+
+# --- opening ----------------------------------------------------------------------------------
+
+
+def _found_new(disk: Disk, salt: int, segment_size: int) -> Recovered:
+    """A store with one empty segment."""
+    found = Recovered()
+    found.salt = salt
+    found.segment_size = segment_size
+    found.segments = [1]
+    first = PrepareSegment(disk, 1, salt, segment_size, 0)
+    first.run()
+    if first.full:
+        raise StorageError(f"the disk has no room for a segment of {segment_size} bytes")
+    return found
+
+
+def _open_log(disk: Disk, found: Recovered) -> Log:
+    log = Log(disk, found.salt, found.segment_size)
+    for number in found.segments:
+        log.segments[number] = True
+    log.ready_segment = found.ready_segment
+    end = found.end
+    log.start(end.segment, end.offset, end.frame)
+    # What we have read may have been in the kernel's memory only: a process that was killed
+    # leaves such frames.  Nobody may hear of them before they are durable.
+    log.head_file.sync()
+    disk.sync_directory()
+    return log
+
+
+def _tidy(disk: Disk, found: Recovered) -> list[int]:
+    """Remove what an interrupted task left; returns the spare segments."""
+    for number in found.old_snapshots:
+        disk.remove(snapshot_name(number))
+    if found.old_snapshots:
+        disk.sync_directory()
+    names = disk.names()
+    for number in numbered(names, FRESH_SUFFIX):
+        disk.remove(f"{number:010d}{FRESH_SUFFIX}")
+    spares = []
+    for number in numbered(names, SPARE_SUFFIX):
+        if disk.size(spare_name(number)) == found.segment_size:
+            spares.append(number)
+        else:
+            disk.remove(spare_name(number))
+    return spares

@@ -1,0 +1,324 @@
+"""Queues managed by the official administration client, over TLS, on a real server (M-11, M-13)."""
+
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from azure.core.exceptions import (
+    ClientAuthenticationError,
+    HttpResponseError,
+    ResourceExistsError,
+    ResourceNotFoundError,
+)
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.aio.management import (
+    ServiceBusAdministrationClient as AsyncAdministrationClient,
+)
+from azure.servicebus.management import (
+    ApiVersion,
+    EntityStatus,
+    QueueProperties,
+    ServiceBusAdministrationClient,
+)
+
+from twinbus.broker.auth import make_sas_token
+from twinbus.certificates import ca_certificate
+from twinbus.client.connection_string import ConnectionString
+from twinbus.clock import SystemClock
+from twinbus.testing.server import ServerProcess
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One server for all tests here; each uses queues of its own."""
+    with ServerProcess(tmp_path_factory.mktemp("administration") / "data") as server:
+        yield server
+
+
+@pytest.fixture
+def admin(shared_server: ServerProcess) -> Iterator[ServiceBusAdministrationClient]:
+    with connect(shared_server) as client:
+        yield client
+
+
+def connect(server: ServerProcess, connection_string: str = "") -> ServiceBusAdministrationClient:
+    return ServiceBusAdministrationClient.from_connection_string(
+        connection_string or server.connection_string,
+        connection_verify=str(ca_certificate(server.data_dir)),
+        retry_total=0,
+    )
+
+
+def everything(queue: QueueProperties) -> dict[str, object]:
+    return dict(queue.items())
+
+
+def test_create_get_update_delete(admin: ServiceBusAdministrationClient) -> None:  # M-11 M-13
+    created = admin.create_queue(
+        "walk",
+        lock_duration=dt.timedelta(seconds=45),
+        max_delivery_count=7,
+        default_message_time_to_live="P14D",
+        dead_lettering_on_message_expiration=True,
+        max_size_in_megabytes=2048,
+        user_metadata="<é & ü>",
+    )
+    got = admin.get_queue("walk")
+    assert everything(got) == everything(created)
+    assert got.name == "walk"
+    assert got.lock_duration == dt.timedelta(seconds=45)
+    assert got.max_delivery_count == 7
+    assert got.default_message_time_to_live == dt.timedelta(days=14)
+    assert got.dead_lettering_on_message_expiration is True
+    assert got.max_size_in_megabytes == 2048
+    assert got.user_metadata == "<é & ü>"
+    assert got.status == EntityStatus.ACTIVE
+    assert got.availability_status == "Available"
+    got.lock_duration = dt.timedelta(minutes=2)
+    got.status = EntityStatus.SEND_DISABLED
+    admin.update_queue(got)
+    updated = admin.get_queue("walk")
+    assert everything(updated) == everything(got)
+    admin.update_queue(updated, max_delivery_count=8, status="Active")
+    assert admin.get_queue("walk").max_delivery_count == 8
+    admin.delete_queue("walk")
+    with pytest.raises(ResourceNotFoundError):
+        admin.get_queue("walk")
+
+
+def test_defaults_are_those_of_service_bus(admin: ServiceBusAdministrationClient) -> None:  # M-13
+    queue = admin.create_queue("defaults")
+    assert queue.lock_duration == dt.timedelta(minutes=1)
+    assert queue.max_delivery_count == 10
+    assert queue.max_size_in_megabytes == 1024
+    assert queue.enable_batched_operations is True
+    assert queue.requires_session is False
+    assert queue.requires_duplicate_detection is False
+    assert queue.enable_partitioning is False
+    assert queue.duplicate_detection_history_time_window == dt.timedelta(minutes=10)
+    assert queue.default_message_time_to_live is not None
+    assert queue.default_message_time_to_live > dt.timedelta(days=10_000_000)
+    # What the client got, it can send back unchanged.
+    admin.update_queue(queue)
+    assert everything(admin.get_queue("defaults")) == everything(queue)
+
+
+def test_names(admin: ServiceBusAdministrationClient) -> None:
+    admin.create_queue("Names/East-1")
+    assert admin.get_queue("names/east-1").name == "names/east-1"
+    assert "Names/East-1" in [queue.name for queue in admin.list_queues()]
+    for bad in ("a?b", "a#b", "$x", "a b", "x" * 261, "-a", "a//b", "a\\b"):
+        with pytest.raises((HttpResponseError, ValueError)):
+            admin.create_queue(bad)
+    admin.delete_queue("NAMES/EAST-1")
+
+
+def test_missing_and_existing(admin: ServiceBusAdministrationClient) -> None:  # M-11
+    with pytest.raises(ResourceNotFoundError):
+        admin.get_queue("missing")
+    with pytest.raises(ResourceNotFoundError):
+        admin.get_queue_runtime_properties("missing")
+    with pytest.raises(ResourceNotFoundError):
+        admin.delete_queue("missing")
+    queue = admin.create_queue("existing")
+    with pytest.raises(ResourceExistsError):
+        admin.create_queue("EXISTING")
+    queue.name = "missing"
+    with pytest.raises(ResourceNotFoundError):
+        admin.update_queue(queue)
+
+
+def test_bad_settings_are_refused_with_a_reason(admin: ServiceBusAdministrationClient) -> None:
+    for settings in (
+        {"lock_duration": dt.timedelta(minutes=6)},
+        {"max_delivery_count": 0},
+        {"user_metadata": "x" * 1025},
+    ):
+        with pytest.raises(HttpResponseError) as caught:
+            admin.create_queue("bad", **settings)
+        assert caught.value.status_code == 400
+        assert "SubCode=40000." in caught.value.message
+    with pytest.raises(ResourceNotFoundError):
+        admin.get_queue("bad")
+
+
+def test_what_comes_later_is_refused_with_a_reason(admin: ServiceBusAdministrationClient) -> None:
+    for refused in (
+        lambda: admin.create_topic("topic"),
+        lambda: admin.create_subscription("topic", "subscription"),
+        lambda: admin.get_subscription("topic", "subscription"),
+        lambda: admin.create_queue("later", requires_session=True),
+        lambda: admin.create_queue("later", enable_partitioning=True),
+    ):
+        with pytest.raises(HttpResponseError) as caught:
+            refused()
+        assert caught.value.status_code == 501
+        assert "not supported" in caught.value.message
+    assert list(admin.list_topics()) == []
+
+
+def test_list_in_pages(admin: ServiceBusAdministrationClient) -> None:  # M-11: two links
+    names = [f"page-{number:03d}" for number in range(205)]
+    for name in names:
+        admin.create_queue(name)
+    assert [q.name for q in admin.list_queues() if q.name.startswith("page-")] == names
+    listed = [q.name for q in admin.list_queues_runtime_properties() if q.name in set(names)]
+    assert listed == names
+    small = [q.name for q in admin.list_queues(max_page_size=7) if q.name in set(names)]
+    assert small == names
+    for name in names:
+        admin.delete_queue(name)
+
+
+def test_runtime_properties(
+    admin: ServiceBusAdministrationClient, shared_server: ServerProcess
+) -> None:  # M-11
+    started = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=2)
+    admin.create_queue("counted")
+    empty = admin.get_queue_runtime_properties("counted")
+    assert empty.total_message_count == 0
+    assert empty.size_in_bytes == 0
+    with (
+        ServiceBusClient.from_connection_string(shared_server.connection_string) as client,
+        client.get_queue_sender("counted") as sender,
+        client.get_queue_receiver("counted") as receiver,
+    ):
+        sender.send_messages([ServiceBusMessage(b"x" * 100) for _ in range(5)])
+        tomorrow = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
+        sender.schedule_messages([ServiceBusMessage(b"y") for _ in range(2)], tomorrow)
+        for message in receiver.receive_messages(max_message_count=1, max_wait_time=5):
+            receiver.dead_letter_message(message, reason="a test")
+    counted = admin.get_queue_runtime_properties("counted")
+    assert counted.name == "counted"
+    assert counted.active_message_count == 4
+    assert counted.dead_letter_message_count == 1
+    assert counted.scheduled_message_count == 2
+    assert counted.transfer_message_count == 0
+    assert counted.transfer_dead_letter_message_count == 0
+    assert counted.total_message_count == 7
+    assert counted.size_in_bytes is not None
+    assert counted.size_in_bytes >= 502
+    for moment in (counted.created_at_utc, counted.updated_at_utc, counted.accessed_at_utc):
+        assert moment is not None
+        assert started <= moment <= dt.datetime.now(dt.UTC) + dt.timedelta(seconds=2)
+
+
+def test_namespace_properties(admin: ServiceBusAdministrationClient) -> None:
+    properties = admin.get_namespace_properties()
+    assert properties.name
+    assert properties.namespace_type == "Messaging"
+    assert properties.created_at_utc is not None
+
+
+@pytest.mark.parametrize("api_version", list(ApiVersion))
+def test_every_api_version(shared_server: ServerProcess, api_version: ApiVersion) -> None:  # M-13
+    with ServiceBusAdministrationClient.from_connection_string(
+        shared_server.connection_string,
+        api_version=api_version,
+        connection_verify=str(ca_certificate(shared_server.data_dir)),
+    ) as admin:
+        name = f"version-{api_version.value}"
+        admin.create_queue(name)
+        admin.update_queue(admin.get_queue(name), max_delivery_count=3)
+        assert admin.get_queue(name).max_delivery_count == 3
+
+
+def test_wrong_key_and_no_manage_claim(shared_server: ServerProcess) -> None:  # M-12
+    right = ConnectionString.parse(shared_server.connection_string)
+    wrong = shared_server.connection_string.replace(right.key, "d3Jvbmc=")
+    with connect(shared_server, wrong) as admin, pytest.raises(ClientAuthenticationError) as caught:
+        admin.create_queue("forbidden")
+    assert caught.value.response is not None
+    assert "SubCode=40100." in caught.value.response.text()
+    assert right.key not in str(caught.value)
+    with connect(shared_server) as admin, pytest.raises(ResourceNotFoundError):
+        admin.get_queue("forbidden")
+
+
+def test_ready_made_signature(shared_server: ServerProcess) -> None:  # M-12
+    """A connection string with SharedAccessSignature in place of a key."""
+    right = ConnectionString.parse(shared_server.connection_string)
+    expires_s = SystemClock().now().utc_ms // 1000 + 300
+    for uri, allowed in ((f"https://{right.authority}", True), ("https://h/elsewhere", False)):
+        token = make_sas_token(uri, right.key_name, right.key, expires_s)
+        text = f"Endpoint=sb://{right.authority}/;SharedAccessSignature={token}"
+        with connect(shared_server, text) as admin:
+            if allowed:
+                assert admin.get_namespace_properties().name
+            else:
+                with pytest.raises(ClientAuthenticationError):
+                    admin.get_namespace_properties()
+
+
+def test_untrusted_certificate_is_the_clients_to_refuse(shared_server: ServerProcess) -> None:
+    from azure.core.exceptions import ServiceRequestError
+
+    with (
+        ServiceBusAdministrationClient.from_connection_string(
+            shared_server.connection_string, retry_total=0
+        ) as admin,
+        pytest.raises(ServiceRequestError, match="CERTIFICATE_VERIFY_FAILED"),
+    ):
+        admin.get_namespace_properties()
+
+
+def test_what_is_answered_is_durable(tmp_path: Path) -> None:  # M-1 for entities: kill -9
+    server = ServerProcess(tmp_path / "data")
+    server.start()
+    try:
+        with connect(server) as admin:
+            kept = admin.create_queue("kept", max_delivery_count=4)
+            admin.create_queue("gone")
+            admin.delete_queue("gone")
+            kept.lock_duration = dt.timedelta(seconds=33)
+            admin.update_queue(kept)
+            before = everything(admin.get_queue("kept"))
+        server.kill()
+        server.restart()
+        with connect(server) as admin:
+            assert [queue.name for queue in admin.list_queues()] == ["kept"]
+            assert everything(admin.get_queue("kept")) == before
+        server.stop()
+    finally:
+        if server.running:
+            server.kill()
+
+
+def test_deleted_queue_comes_back_empty(
+    admin: ServiceBusAdministrationClient, shared_server: ServerProcess
+) -> None:
+    admin.create_queue("phoenix")
+    with (
+        ServiceBusClient.from_connection_string(shared_server.connection_string) as client,
+        client.get_queue_sender("phoenix") as sender,
+    ):
+        sender.send_messages(ServiceBusMessage(b"old"))
+    admin.delete_queue("phoenix")
+    admin.create_queue("phoenix")
+    assert admin.get_queue_runtime_properties("phoenix").total_message_count == 0
+
+
+@pytest.mark.asyncio
+async def test_async_client(shared_server: ServerProcess) -> None:  # M-11 M-13
+    async with AsyncAdministrationClient.from_connection_string(
+        shared_server.connection_string,
+        connection_verify=str(ca_certificate(shared_server.data_dir)),
+        retry_total=0,
+    ) as admin:
+        created = await admin.create_queue("aio", lock_duration="PT10S")
+        got = await admin.get_queue("aio")
+        assert everything(got) == everything(created)
+        await admin.update_queue(got, max_delivery_count=2)
+        assert (await admin.get_queue("aio")).max_delivery_count == 2
+        with pytest.raises(ResourceExistsError):
+            await admin.create_queue("aio")
+        assert "aio" in [queue.name async for queue in admin.list_queues()]
+        runtime = await admin.get_queue_runtime_properties("aio")
+        assert runtime.total_message_count == 0
+        assert (await admin.get_namespace_properties()).namespace_type == "Messaging"
+        await admin.delete_queue("aio")
+        with pytest.raises(ResourceNotFoundError):
+            await admin.get_queue("aio")
+        with pytest.raises(ResourceNotFoundError):
+            await admin.delete_queue("aio")

@@ -1,0 +1,73 @@
+"""The official Node SDK, `@azure/service-bus` from npm, against the same server (M-13).
+
+The SDK is installed once, exactly as `node/package-lock.json` pins it, into `build/`.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from twinbus.testing.server import ServerProcess
+
+NODE = Path(__file__).parent / "node"
+BUILD = Path(__file__).parents[2] / "build" / "interop-node"
+
+SCENARIOS = [
+    "properties",
+    "batches",
+    "abandon",
+    "deadLetter",
+    "defer",
+    "peek",
+    "schedule",
+    "receiveAndDelete",
+    "renew",
+    "subscribe",
+    "large",
+    "missing",
+]
+
+
+def find_program(name: str) -> str:
+    program = shutil.which(name)
+    if program is None:
+        pytest.fail(f"`{name}` is not installed; the Node tests need Node.js 18 or later with npm")
+    return program
+
+
+@pytest.fixture(scope="module")
+def node_modules() -> Path:
+    """The pinned SDK, ready to be required."""
+    lock = (NODE / "package-lock.json").read_bytes()
+    stamp = BUILD / "installed"
+    digest = hashlib.sha256(lock).hexdigest()
+    if not stamp.exists() or stamp.read_text() != digest:
+        BUILD.mkdir(parents=True, exist_ok=True)
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(NODE / name, BUILD)
+        command = [find_program("npm"), "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
+        done = subprocess.run(command, cwd=BUILD, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.fail(f"`npm ci` could not install @azure/service-bus:\n{done.stderr}")
+        stamp.write_text(digest)
+    return BUILD / "node_modules"
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_scenario(
+    server: ServerProcess, queue: str, node_modules: Path, scenario: str
+) -> None:  # M-13
+    environment = {
+        **os.environ,
+        "NODE_PATH": str(node_modules),
+        "TWINBUS_CONNECTION_STRING": server.connection_string,
+    }
+    command = [find_program("node"), str(NODE / "scenarios.cjs"), scenario, queue]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

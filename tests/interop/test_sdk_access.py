@@ -1,0 +1,172 @@
+"""Who gets in, and what the official SDK is told if not: keys, rights, missing queues.
+
+Clients are made without retries where the SDK would try again: the answer is what is tested.
+"""
+
+import base64
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote_plus
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import (
+    MessagingEntityDisabledError,
+    MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+)
+from tests.interop.sdk import Client, body, peek_all, receive_one
+
+from twinbus.config import Identity, RuleConfig, store_identity
+from twinbus.testing.server import ServerProcess
+
+pytestmark = pytest.mark.asyncio
+
+ROOT = RuleConfig("RootManageSharedAccessKey", "root-key", "root-key-2")
+SENDING = RuleConfig("sending", "sending-key", "sending-key-2", ("Send",))
+LISTENING = RuleConfig("listening", "listening-key", "listening-key-2", ("Listen",))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with a rule that may only send and one that may only listen."""
+    data_dir = tmp_path_factory.mktemp("server") / "data"
+    data_dir.mkdir()
+    store_identity(data_dir, Identity("access", (ROOT, SENDING, LISTENING)))
+    with ServerProcess(data_dir) as process:
+        yield process
+    assert "Traceback" not in process.log, process.log
+    assert "-key" not in process.log, "a key was written to the log"
+
+
+def connection_string(server: ServerProcess, rule: str, key: str) -> str:
+    return (
+        f"Endpoint=sb://127.0.0.1:{server.port};SharedAccessKeyName={rule};"
+        f"SharedAccessKey={key};UseDevelopmentEmulator=true;"
+    )
+
+
+def token_string(server: ServerProcess, path: str, lifetime_s: int) -> str:
+    """A connection string with a shared access signature made elsewhere, for one path."""
+    uri = quote_plus(f"sb://127.0.0.1:{server.port}/{path}")
+    expiry = int(time.time()) + lifetime_s
+    digest = hmac.digest(b"root-key", f"{uri}\n{expiry}".encode(), hashlib.sha256)
+    signature = quote_plus(base64.b64encode(digest))
+    return (
+        f"Endpoint=sb://127.0.0.1:{server.port};UseDevelopmentEmulator=true;"
+        f"SharedAccessSignature=SharedAccessSignature sr={uri}&sig={signature}"
+        f"&se={expiry}&skn=RootManageSharedAccessKey;"
+    )
+
+
+@pytest.mark.parametrize(
+    "rule, key",
+    [
+        ("RootManageSharedAccessKey", "wrong"),
+        ("unknown", "root-key"),
+        ("sending", "listening-key"),
+    ],
+)
+async def test_wrong_key_or_rule(
+    new_client: Callable[..., Client], server: ServerProcess, queue: str, rule: str, key: str
+) -> None:  # M-12
+    client = new_client(connection_string(server, rule, key), retry_total=0)
+    with pytest.raises(ServiceBusAuthenticationError):
+        await client.sender(queue).send_messages(ServiceBusMessage(b""))
+
+
+async def test_secondary_key_is_as_good_as_the_primary(
+    new_client: Callable[..., Client], server: ServerProcess, queue: str
+) -> None:  # M-12
+    client = new_client(connection_string(server, ROOT.name, ROOT.secondary_key))
+    await client.sender(queue).send_messages(ServiceBusMessage(b"in"))
+    assert body(await receive_one(client.receiver(queue))) == b"in"
+
+
+async def test_send_and_listen_are_separate_rights(
+    new_client: Callable[..., Client], server: ServerProcess, queue: str
+) -> None:  # M-12
+    sending = new_client(connection_string(server, "sending", "sending-key"), retry_total=0)
+    listening = new_client(connection_string(server, "listening", "listening-key"), retry_total=0)
+    await sending.sender(queue).send_messages(ServiceBusMessage(b"one way"))
+    with pytest.raises(ServiceBusAuthorizationError):
+        await sending.receiver(queue).receive_messages()
+    with pytest.raises(ServiceBusAuthorizationError):
+        await sending.dead_letter_receiver(queue).receive_messages()
+    with pytest.raises(ServiceBusAuthorizationError):
+        await listening.sender(queue).send_messages(ServiceBusMessage(b"the other way"))
+    receiver = listening.receiver(queue)
+    message = await receive_one(receiver)
+    assert body(message) == b"one way"
+    await receiver.complete_message(message)
+    assert await peek_all(receiver) == []
+
+
+async def test_shared_access_signature_opens_its_queue(
+    new_client: Callable[..., Client], server: ServerProcess, queue: str
+) -> None:  # M-12
+    client = new_client(token_string(server, queue, 600))
+    await client.sender(queue).send_messages(ServiceBusMessage(b"by token"))
+    assert body(await receive_one(client.receiver(queue))) == b"by token"
+
+
+@pytest.mark.parametrize("path, lifetime_s", [("another", 600), ("", -600)])
+async def test_signature_for_elsewhere_or_of_the_past_opens_nothing(
+    new_client: Callable[..., Client],
+    server: ServerProcess,
+    queue: str,
+    path: str,
+    lifetime_s: int,
+) -> None:  # M-12
+    client = new_client(token_string(server, path, lifetime_s), retry_total=0)
+    with pytest.raises(ServiceBusAuthenticationError):
+        await client.sender(queue).send_messages(ServiceBusMessage(b""))
+
+
+async def test_missing_queue(client: Client) -> None:
+    with pytest.raises(MessagingEntityNotFoundError):
+        await client.sender("not-there").send_messages(ServiceBusMessage(b""))
+    with pytest.raises(MessagingEntityNotFoundError):
+        await client.receiver("not-there").receive_messages()
+    with pytest.raises(MessagingEntityNotFoundError):
+        await client.dead_letter_receiver("not-there").receive_messages()
+
+
+async def test_queue_deleted_under_its_clients(
+    server: ServerProcess, queue: str, sender: Any, receiver: Any
+) -> None:
+    async with sender, receiver:
+        server.admin.delete_queue(queue)
+        with pytest.raises(MessagingEntityNotFoundError):
+            await sender.send_messages(ServiceBusMessage(b""))
+        with pytest.raises(MessagingEntityNotFoundError):
+            await receiver.receive_messages()
+
+
+@pytest.mark.queue(status="Disabled")
+async def test_disabled_queue(new_client: Callable[..., Client], queue: str) -> None:
+    client = new_client(retry_total=0)
+    with pytest.raises(MessagingEntityDisabledError):
+        await client.sender(queue).send_messages(ServiceBusMessage(b""))
+    with pytest.raises(MessagingEntityDisabledError):
+        await client.receiver(queue).receive_messages()
+
+
+@pytest.mark.queue(status="SendDisabled")
+async def test_send_disabled_queue(new_client: Callable[..., Client], queue: str) -> None:
+    client = new_client(retry_total=0)
+    with pytest.raises(MessagingEntityDisabledError):
+        await client.sender(queue).send_messages(ServiceBusMessage(b""))
+    assert await client.receiver(queue).receive_messages(max_wait_time=0.3) == []
+
+
+@pytest.mark.queue(status="ReceiveDisabled")
+async def test_receive_disabled_queue(new_client: Callable[..., Client], queue: str) -> None:
+    client = new_client(retry_total=0)
+    await client.sender(queue).send_messages(ServiceBusMessage(b"waits"))
+    with pytest.raises(MessagingEntityDisabledError):
+        await client.receiver(queue).receive_messages()

@@ -1,0 +1,373 @@
+"""The command line: what it prints, what it exits with, and that the docs say the same."""
+
+import argparse
+import json
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from twinbus import errors, limits
+from twinbus.cli.arguments import CONNECTION_STRING, duration
+from twinbus.cli.main import main, parser
+from twinbus.client.connection_string import ConnectionString
+from twinbus.testing.server import ServerFailed, ServerProcess
+
+DOCS = Path(__file__).parents[2] / "docs"
+KEY = "a key that must never be shown"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "twinbus", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def one_line(text: str) -> str:
+    lines = text.splitlines()
+    assert len(lines) == 1, text
+    assert "Traceback" not in text
+    return lines[0]
+
+
+# --- without a server -------------------------------------------------------------------------
+
+
+def test_version_says_which_build() -> None:
+    assert re.fullmatch(r"twinbus \d+\.\d+\.\d+ \((pure|compiled)\)\n", run("--version").stdout)
+
+
+def test_pure_is_pure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWINBUS_PURE", "1")
+    assert "(pure)" in run("--version").stdout
+
+
+def test_nonsense_gives_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["serve"], ["queue"], ["dance"], ["serve", "--data", "x", "--port", "y"]):
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        assert caught.value.code == 2
+    assert "usage: twinbus" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("Endpoint=sb://h:1;", "no sharedaccesskeyname"),
+        ("nonsense", "part 1 is unknown"),
+        (f"Endpoint=sb://h:1;SharedAccessKey={KEY}", "no sharedaccesskeyname"),
+        (f"Endpoint=sb://h:1;SharedAccessKeyName=n;SharedAcessKey={KEY}", "part 3 is unknown"),
+        (f"Endpoint=h:1;SharedAccessKeyName=n;SharedAccessKey={KEY}", "endpoint is not sb://"),
+        (
+            f"Endpoint=sb://h:no;SharedAccessKeyName=n;SharedAccessKey={KEY}",
+            "endpoint is not sb://",
+        ),
+        (f"Endpoint=sb://h;Endpoint=sb://h;SharedAccessKey={KEY}", "endpoint is given twice"),
+    ],
+)
+def test_wrong_connection_strings_are_explained_without_the_key(
+    text: str, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(CONNECTION_STRING, text)
+    assert main(["queue", "list"]) == 1
+    complaint = one_line(capsys.readouterr().err)
+    assert reason in complaint
+    assert KEY not in complaint
+
+
+def test_connection_string_as_azure_writes_it() -> None:
+    text = "Endpoint=sb://ns.example/;SharedAccessKeyName=n;SharedAccessKey=a=b=;EntityPath=q"
+    parsed = ConnectionString.parse(text)
+    assert (parsed.host, parsed.port, parsed.key) == ("ns.example", None, "a=b=")
+    assert parsed.entity_path == "q"
+    assert not parsed.development_emulator
+
+
+def test_no_connection_string(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(CONNECTION_STRING, raising=False)
+    assert main(["queue", "list"]) == 1
+    assert "--connection-string" in one_line(capsys.readouterr().err)
+
+
+def test_server_not_running(
+    tmp_path: Path, free_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = f"Endpoint=sb://127.0.0.1:{free_port};SharedAccessKeyName=n;SharedAccessKey=k;"
+    text += "UseDevelopmentEmulator=true;"
+    assert main(["queue", "list", "--connection-string", text]) == 1
+    complaint = one_line(capsys.readouterr().err)
+    assert f"127.0.0.1:{free_port}" in complaint
+    assert "twinbus serve" in complaint
+    assert main(["env", "--data", str(tmp_path)]) == 1
+    assert "start" in one_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("30s", "PT30S"),
+        ("5m", "PT5M"),
+        ("2h", "PT2H"),
+        ("14d", "P14D"),
+        ("1500ms", "PT1.5S"),
+        ("pt30s", "PT30S"),
+    ],
+)
+def test_durations(text: str, expected: str) -> None:
+    assert duration(text) == expected
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+# --- starting and stopping --------------------------------------------------------------------
+
+
+def refusal(data_dir: Path, *arguments: str, port: int = 0) -> str:
+    """What `serve` says when it does not start; the exit code must not be 0."""
+    with pytest.raises(ServerFailed) as caught:
+        ServerProcess(data_dir, port=port, arguments=arguments).start()
+    assert caught.value.exit_code == 1
+    return one_line(caught.value.text)
+
+
+def test_one_line_when_ready_and_a_clean_end(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "data", arguments=["--key", KEY, "--namespace", "orders"])
+    line = server.start()
+    assert line == (
+        f"Endpoint=sb://127.0.0.1:{server.port};SharedAccessKeyName=RootManageSharedAccessKey;"
+        f"SharedAccessKey={KEY};UseDevelopmentEmulator=true;"
+    )
+    assert server.end(signal.SIGINT) == 0
+    assert not (tmp_path / "data" / "running.json").exists()
+    server.arguments = ()
+    assert server.restart() == line  # key and port are as they were
+    server.stop()
+    assert server.log == ""
+
+
+def test_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        port = occupied.getsockname()[1]
+        complaint = refusal(tmp_path / "data", port=port)
+    assert str(port) in complaint
+    assert "--port" in complaint
+
+
+def test_a_second_server_on_the_same_directory(server: ServerProcess) -> None:
+    before = (server.data_dir / "server.json").read_bytes()
+    other = ServerProcess(server.data_dir, arguments=["--key", "another", "--namespace", "other"])
+    other.log_path = server.data_dir.parent / "second.log"
+    with pytest.raises(ServerFailed) as caught:
+        other.start()
+    assert caught.value.exit_code == 1
+    assert str(server.data_dir) in one_line(caught.value.text)
+    assert (server.data_dir / "server.json").read_bytes() == before
+    assert list(server.admin.list_queues()) == []  # the first one goes on
+
+
+def test_a_data_directory_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    complaint = refusal(tmp_path / "file" / "data")
+    assert "cannot use data directory" in complaint
+    assert "--data" in complaint
+
+
+def test_an_address_of_somebody_else(tmp_path: Path) -> None:
+    complaint = refusal(tmp_path / "data", "--host", "192.0.2.1")
+    assert "192.0.2.1" in complaint
+    assert "--host" in complaint
+
+
+def test_a_config_with_a_fault(tmp_path: Path) -> None:
+    path = tmp_path / "Config.json"
+    path.write_text('{\n"UserConfig": {\n"Namespacs": []}}')
+    complaint = refusal(tmp_path / "data", "--config", str(path))
+    assert f"{path}, line 3: unknown key Namespacs" in complaint
+    assert "Namespaces" in complaint
+
+
+def test_declared_queues(tmp_path: Path) -> None:
+    path = tmp_path / "Config.json"
+
+    def declare(lock_duration: str) -> None:
+        queue = {"Name": "declared", "Properties": {"LockDuration": lock_duration}}
+        document = {"UserConfig": {"Namespaces": [{"Name": "ns", "Queues": [queue]}]}}
+        path.write_text(json.dumps(document))
+
+    declare("PT30S")
+    with ServerProcess(tmp_path / "data", arguments=["--config", str(path)]) as server:
+        created = server.admin.get_queue("declared").properties
+        assert created["LockDuration"] == "PT30S"
+        server.stop()
+        declare("PT10S")
+        server.restart()
+        updated = server.admin.get_queue("declared").properties
+        assert updated["LockDuration"] == "PT10S"
+        assert updated["CreatedAt"] == created["CreatedAt"]
+
+
+# --- against a server -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def environment(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CONNECTION_STRING, server.connection_string)
+
+
+@pytest.mark.usefixtures("environment")
+def test_queue_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    """M-13: a queue made by the command line is there, and gone when deleted."""
+    settings = ["--lock-duration", "30s", "--max-delivery-count", "3"]
+    settings += ["--default-message-time-to-live", "PT1H", "--dead-lettering-on-message-expiration"]
+    assert main(["queue", "create", "a/b", *settings]) == 0
+    assert main(["queue", "create", "plain"]) == 0
+    capsys.readouterr()
+    assert main(["queue", "show", "a/b", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["name"] == "a/b"
+    assert shown["properties"]["LockDuration"] == "PT30S"
+    assert shown["properties"]["MaxDeliveryCount"] == "3"
+    assert shown["properties"]["DefaultMessageTimeToLive"] == "PT1H"
+    assert shown["properties"]["DeadLetteringOnMessageExpiration"] == "true"
+    assert main(["queue", "show", "plain"]) == 0
+    assert re.search(r"^  ActiveMessageCount +0$", capsys.readouterr().out, re.MULTILINE)
+    assert main(["queue", "list"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows] == ["NAME", "a/b", "plain"]
+    assert main(["queue", "delete", "a/b", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"name": "a/b", "deleted": True}
+    assert main(["queue", "list", "--json"]) == 0
+    assert [queue["name"] for queue in json.loads(capsys.readouterr().out)] == ["plain"]
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize(
+    "arguments, reason",
+    [
+        (["show", "missing"], "missing"),
+        (["delete", "missing"], "missing"),
+        (["create", "twice"], "twice"),
+        (["create", "a?b"], "a?b"),
+        (["create", "x", "--lock-duration", "1h"], "lock"),
+        (["create", "x", "--lock-duration", "soon"], "SOON"),
+    ],
+)
+def test_refused_queue_commands(
+    server: ServerProcess, arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.create_queue("twice")
+    assert main(["queue", *arguments]) == 1
+    assert reason in one_line(capsys.readouterr().err)
+
+
+def test_wrong_key(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    """M-12: no valid signature, no entry."""
+    text = re.sub("SharedAccessKey=[^;]+", f"SharedAccessKey={KEY}", server.connection_string)
+    assert main(["queue", "list", "--connection-string", text]) == 1
+    assert KEY not in one_line(capsys.readouterr().err)
+
+
+def test_listing_more_than_a_page(server: ServerProcess) -> None:
+    names = [f"queue-{number:03}" for number in range(101)]
+    for name in names:
+        server.create_queue(name)
+    assert [queue.name for queue in server.admin.list_queues()] == names
+
+
+def test_env_can_be_evaluated_by_a_shell(tmp_path: Path) -> None:
+    data_dir = tmp_path / "it's a $(directory)"
+    with ServerProcess(data_dir) as server:
+        lines = run("env", "--data", str(data_dir)).stdout
+        shell = f"{lines}\nprintf '%s\\n' " + " ".join(
+            f'"${name}"'
+            for name in (
+                CONNECTION_STRING,
+                "REQUESTS_CA_BUNDLE",
+                "SSL_CERT_FILE",
+                "NODE_EXTRA_CA_CERTS",
+            )
+        )
+        seen = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True)
+        text, requests_bundle, ssl_bundle, node_ca = seen.stdout.splitlines()
+        assert text == server.connection_string
+        assert requests_bundle == ssl_bundle == str(data_dir / "tls" / "bundle.pem")
+        assert Path(node_ca).read_text() in Path(ssl_bundle).read_text()
+        assert shlex.split(lines)[0] == "export"
+        server.kill()
+        stale = run("env", "--data", str(data_dir))
+    assert stale.returncode == 1
+    assert "no server is running" in one_line(stale.stderr)
+
+
+def test_verify(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    assert run("verify", "--data", str(data_dir)).returncode == 1
+    with ServerProcess(data_dir) as server:
+        server.create_queue("q")
+        running = run("verify", "--data", str(data_dir))
+    assert running.returncode == 1
+    assert "in use" in one_line(running.stderr)
+    whole = run("verify", "--data", str(data_dir))
+    assert whole.returncode == 0, whole.stderr
+    log = next((data_dir / "store-0").glob("*.log"))
+    content = bytearray(log.read_bytes())
+    content[0] ^= 0xFF
+    log.write_bytes(content)
+    damaged = run("verify", "--data", str(data_dir))
+    assert damaged.returncode == 1
+    assert log.name in one_line(damaged.stderr)
+    assert log.read_bytes() == content  # nothing was changed
+    assert log.name in refusal(data_dir)
+
+
+def test_demo() -> None:
+    shown = run("demo")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.count("received") == 5
+
+
+# --- the docs say the same --------------------------------------------------------------------
+
+
+def options(command: argparse.ArgumentParser) -> Iterator[str]:
+    for action in command._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from options(inner)
+        yield from (text for text in action.option_strings if text.startswith("--"))
+
+
+def test_every_option_is_documented() -> None:
+    text = (DOCS / "reference" / "cli.md").read_text()
+    assert [option for option in options(parser()) if option not in text] == []
+
+
+def test_every_error_is_documented() -> None:
+    text = (DOCS / "reference" / "errors.md").read_text()
+    for error in vars(errors).values():
+        if isinstance(error, type) and issubclass(error, errors.ServiceError):
+            row = (
+                rf"\| `{error.__name__}` \| `{error.amqp_condition}` \|.*\| {error.http_status} \|"
+            )
+            assert error is errors.ServiceError or re.search(row, text), error.__name__
+
+
+def test_documented_limits_are_true() -> None:
+    text = (DOCS / "reference" / "limits.md").read_text()
+    rows = re.findall(r"`([A-Z_]+)` \| ([\d,]+) \|", text)
+    assert len(rows) > 20
+    for name, value in rows:
+        assert getattr(limits, name) == int(value.replace(",", "")), name

@@ -1,0 +1,138 @@
+"""Which room may know which: the direction of dependencies, read from the import statements."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "src" / "twinbus"
+
+ROOTS = {"errors", "limits", "clock"}
+# Room (or root module) → what of twinbus it may import.  `cli` and `testing` may import everything.
+MAY_IMPORT = {
+    "errors": set[str](),
+    "limits": set[str](),
+    "clock": set[str](),
+    "json_lines": {"errors"},
+    "config": ROOTS | {"entities"},
+    "emulator_config": ROOTS | {"entities", "json_lines"},
+    "certificates": ROOTS | {"config"},
+    "amqp": ROOTS,
+    "entities": ROOTS,
+    "storage": ROOTS | {"entities"},
+    "broker": ROOTS | {"storage", "entities"},
+    "server": ROOTS | {"broker", "amqp", "entities", "config", "certificates"},
+    "client": ROOTS | {"amqp", "entities"},
+}
+# One place puts the parts together, so it has to see all of them.
+COMPOSITION = {"server/app.py": {"storage"}}
+
+# The pure rooms: time, disk, network and chance enter by argument.
+PURE = {"amqp", "entities"}
+IMPURE_MODULES = {
+    "asyncio",
+    "io",
+    "logging",
+    "mmap",
+    "os",
+    "pathlib",
+    "random",
+    "secrets",
+    "select",
+    "selectors",
+    "shutil",
+    "socket",
+    "ssl",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+}
+FILE_MODULES = {"os", "io", "mmap", "fcntl", "pathlib", "shutil", "tempfile"}
+MAY_USE_ASYNCIO = {"server", "client", "cli", "testing"}
+# The broker's shells: everything else in that room is told when something is due.
+ASYNCIO_SHELLS = {"broker/shell.py", "broker/namespace.py"}
+
+
+def sources() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def named(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def room_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> list[tuple[int, str, list[str]]]:
+    """Line, module and imported names of every import, wherever it stands in the file."""
+    found: list[tuple[int, str, list[str]]] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name, []) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: line {node.lineno}: relative import"
+            assert node.module is not None
+            found.append((node.lineno, node.module, [alias.name for alias in node.names]))
+    return found
+
+
+def twinbus_targets(module: str, names: list[str]) -> set[str]:
+    """The rooms that an import of ours leads to."""
+    parts = module.split(".")
+    if parts[0] != "twinbus":
+        return set()
+    return {parts[1]} if len(parts) > 1 else set(names)
+
+
+@pytest.mark.parametrize("path", sources(), ids=named)
+def test_rooms(path: Path) -> None:
+    room = room_of(path)
+    if room in {"__init__", "__main__", "cli", "testing"}:
+        return  # the outermost shells; what they must not do is below
+    may = MAY_IMPORT[room] | {room} | COMPOSITION.get(named(path), set())
+    for line, module, names in imports(path):
+        extra = twinbus_targets(module, names) - may
+        assert not extra, f"line {line}: {room} must not know {', '.join(sorted(extra))}"
+
+
+@pytest.mark.parametrize("path", sources(), ids=named)
+def test_nobody_imports_the_outermost_rooms(path: Path) -> None:
+    room = room_of(path)
+    for line, module, names in imports(path):
+        targets = twinbus_targets(module, names)
+        assert "cli" not in targets or room in {"cli", "__main__"}, f"line {line}: imports cli"
+        # The demo is a rehearsal with a real server, which is what testing is for.
+        may_test = room == "testing" or named(path) == "cli/demo.py"
+        assert "testing" not in targets or may_test, f"line {line}: imports testing"
+
+
+@pytest.mark.parametrize("path", sources(), ids=named)
+def test_the_world_stays_outside(path: Path) -> None:
+    room = room_of(path)
+    for line, module, names in imports(path):
+        top = module.split(".")[0]
+        if room in PURE:
+            assert top not in IMPURE_MODULES, f"line {line}: {room} is pure, {top} is not"
+        if room in PURE | {"storage"} and module == "twinbus.clock":
+            assert names == ["Now"], f"line {line}: {room} is handed the time, it reads no clock"
+        if room == "storage" and path.name != "disk.py":
+            assert top not in FILE_MODULES, f"line {line}: only storage/disk.py touches files"
+        if top == "asyncio":
+            may = room in MAY_USE_ASYNCIO or named(path) in ASYNCIO_SHELLS
+            assert may, f"line {line}: asyncio lives in the shells"
+
+
+def test_every_room_has_a_rule() -> None:
+    rooms = {room_of(path) for path in sources()} - {"__init__", "__main__", "cli", "testing"}
+    assert rooms <= set(MAY_IMPORT), "a new room needs its line in MAY_IMPORT and in README.md"
+
+
+def test_every_room_is_in_the_table() -> None:
+    table = (PACKAGE / "README.md").read_text()
+    folders = {path.parent.name for path in PACKAGE.glob("*/*.py")}
+    for folder in folders:
+        assert f"| `{folder}/` |" in table

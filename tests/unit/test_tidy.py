@@ -1,0 +1,174 @@
+"""The house rules that no linter knows, checked on every file of the repository."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "twinbus"
+
+FILE_LINES_MAX = 700
+FUNCTION_LINES_MAX = 70
+# Put together here, so that this file does not break its own rule.
+UNFINISHED = re.compile(
+    r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b"
+)
+MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:work|home|root|Users)/\w")
+
+# One word per thing, and Service Bus's words: what each of these would be called instead.
+BANNED_WORDS = {
+    "ack": "settle, complete or reply",
+    "nack": "abandon",
+    "util": "what it does",
+    "utils": "what it does",
+    "helper": "what it does",
+    "helpers": "what it does",
+    "manager": "what it manages",
+    "payload": "body",
+    "job": "task",
+    "dequeue": "receive",
+}
+
+# Only storage/disk.py touches what has to be durable; these read or write small files of their own.
+MAY_TOUCH_FILES = (
+    "storage/disk.py",
+    "config.py",
+    "emulator_config.py",
+    "certificates.py",
+    "cli/",
+    "testing/",
+)
+FILE_METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "iterdir", "mkdir"}
+MAY_READ_TIME = ("clock.py", "testing/")
+TIME_CALLS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "utcnow", "today"}
+UNSAFE_MODULES = {"pickle", "marshal", "shelve", "yaml"}
+
+
+def tracked(suffix: str) -> list[Path]:
+    """Files of this kind that belong to the repository, new ones included."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", f"*{suffix}"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode == 0:
+        paths = [ROOT / line for line in listed.stdout.splitlines()]
+    else:  # an unpacked source archive is no git repository
+        paths = [
+            path
+            for folder in ("src", "tests", "docs", "examples")
+            for path in (ROOT / folder).rglob(f"*{suffix}")
+        ]
+    return sorted(path for path in paths if path.is_file())
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+PYTHON = tracked(".py")
+SOURCES = [path for path in PYTHON if path.is_relative_to(PACKAGE)]
+MARKDOWN = tracked(".md")
+
+
+def allowed(path: Path, places: tuple[str, ...]) -> bool:
+    name = path.relative_to(PACKAGE).as_posix()
+    return any(
+        name == place or (place.endswith("/") and name.startswith(place)) for place in places
+    )
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def called(node: ast.Call) -> tuple[str, str]:
+    """What a call is made on, and its name: `("time", "monotonic")`, `("", "open")`."""
+    if isinstance(node.func, ast.Attribute):
+        value = node.func.value
+        return (value.id if isinstance(value, ast.Name) else "?"), node.func.attr
+    return "", node.func.id if isinstance(node.func, ast.Name) else "?"
+
+
+def test_the_repository_is_seen() -> None:
+    """A rule that looks at nothing would hold for ever."""
+    assert len(SOURCES) > 20
+    assert len(MARKDOWN) > 5
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=named)
+def test_python_file(path: Path) -> None:
+    text = path.read_text()
+    tree = ast.parse(text)
+    faults = []
+    if text.count("\n") > FILE_LINES_MAX:
+        faults.append(f"more than {FILE_LINES_MAX} lines")
+    docstring = ast.get_docstring(tree) or ""
+    if len(docstring) < 10:
+        faults.append("no module docstring that says anything")
+    for function in functions(tree):
+        assert function.end_lineno is not None
+        if function.end_lineno - function.lineno >= FUNCTION_LINES_MAX:
+            faults.append(
+                f"line {function.lineno}: {function.name} is over {FUNCTION_LINES_MAX} lines"
+            )
+    faults += [
+        f"line {number}: unfinished or machine-specific: {line.strip()}"
+        for number, line in enumerate(text.splitlines(), start=1)
+        if UNFINISHED.search(line) or MACHINE_PATHS.search(line)
+    ]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=named)
+def test_source_file(path: Path) -> None:
+    faults = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        line = f"line {getattr(node, 'lineno', 0)}: "
+        if isinstance(node, ast.Call):
+            base, name = called(node)
+            opens = name == "open" and base in {"", "os", "io"}
+            if (opens or name in FILE_METHODS) and not allowed(path, MAY_TOUCH_FILES):
+                faults.append(f"{line}{name}() belongs in storage/disk.py")
+            reads_time = base in {"time", "datetime", "dt", "date"} and name in TIME_CALLS | {"now"}
+            if reads_time and not allowed(path, MAY_READ_TIME):
+                faults.append(f"{line}only clock.py reads time; take `now` as an argument")
+            if base == "" and name in {"eval", "exec", "compile"}:
+                faults.append(f"{line}{name}() runs text as code")
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names = {alias.name for alias in node.names} | {str(getattr(node, "module", ""))}
+            faults += [f"{line}{name} is unsafe to read" for name in sorted(names & UNSAFE_MODULES)]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=named)
+def test_one_word_per_thing(path: Path) -> None:
+    names = {path.stem: 1}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names[node.name] = node.lineno
+    faults = []
+    for name, line in names.items():
+        words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().split("_")
+        faults += [
+            f"line {line}: {name}: say {BANNED_WORDS[word]}"
+            for word in words
+            if word in BANNED_WORDS
+        ]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("path", MARKDOWN, ids=named)
+def test_markdown_file(path: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^# .+$", text, flags=re.MULTILINE)
+    assert len(titles) == 1, f"one title, not {titles}"
+    assert text.startswith("# "), "the title comes first"
+    assert not UNFINISHED.search(text)
+    assert not MACHINE_PATHS.search(text)
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+        if "://" not in target:
+            assert (path.parent / target).exists(), f"the link to {target} leads nowhere"
