@@ -97,7 +97,7 @@ def test_defaults_are_those_of_service_bus(admin: ServiceBusAdministrationClient
     assert queue.requires_duplicate_detection is False
     assert queue.enable_partitioning is False
     assert queue.duplicate_detection_history_time_window == dt.timedelta(minutes=10)
-    assert queue.default_message_time_to_live is not None
+    assert isinstance(queue.default_message_time_to_live, dt.timedelta)
     assert queue.default_message_time_to_live > dt.timedelta(days=10_000_000)
     # What the client got, it can send back unchanged.
     admin.update_queue(queue)

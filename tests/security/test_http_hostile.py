@@ -1,4 +1,4 @@
-"""Any bytes as HTTP: an answer or a closed connection, and the server lives on (M-11, C4, C11-C13)."""
+"""Any bytes as HTTP: an answer or a closed connection, and the server lives on (M-11)."""
 
 import random
 import socket
@@ -194,7 +194,6 @@ def test_slow_heads_do_not_stop_others_and_end(server: ServerProcess) -> None:  
 
 def test_random_bytes(server: ServerProcess) -> None:
     seed = random.randrange(1 << 32)
-    print(f"seed={seed}")
     source = random.Random(seed)
     good = b"PUT /q HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbody"
     for _ in range(150):
@@ -209,4 +208,4 @@ def test_random_bytes(server: ServerProcess) -> None:
             answer = b""
             while part := sock.recv(65_536):
                 answer += part
-        assert status_of(answer) in (400, 401, 413, 501, 505)
+        assert status_of(answer) in (400, 401, 413, 501, 505), f"seed {seed}: {bytes(data)!r}"

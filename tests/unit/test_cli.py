@@ -179,8 +179,8 @@ def test_a_second_server_on_the_same_directory(server: ServerProcess) -> None:
 
 
 def test_a_data_directory_that_cannot_be_used(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    complaint = refusal(tmp_path / "file" / "data")
+    (tmp_path / "file").write_text("not a directory")
+    complaint = refusal(tmp_path / "file")
     assert "cannot use data directory" in complaint
     assert "--data" in complaint
 

@@ -1,6 +1,5 @@
 """AMQP 1.0 without I/O, both roles.
 
 `connection.Connection` turns bytes into events and answers into bytes; `message` reads and writes
-what travels inside deliveries.  This room never imports asyncio, sockets, clocks or files, and knows
-nothing of Service Bus.
+what travels inside deliveries.  This room never imports asyncio, sockets, clocks or files.
 """

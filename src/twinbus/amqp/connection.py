@@ -39,6 +39,7 @@ from twinbus.amqp.frames import (
     FrameBuffer,
     encode_frame,
 )
+from twinbus.amqp.incoming import receive_transfer
 from twinbus.amqp.performatives import (
     Attach,
     Begin,
@@ -54,6 +55,7 @@ from twinbus.amqp.performatives import (
 )
 from twinbus.amqp.sasl import Sasl
 from twinbus.amqp.session import AmqpSession
+from twinbus.amqp.settings import ConnectionSettings, Peer
 from twinbus.amqp.states import (
     ATTACH,
     AWAIT_HEADER,
@@ -86,11 +88,7 @@ from twinbus.amqp.transfers import decode_disposition, decode_transfer
 from twinbus.amqp.wire import Wire
 from twinbus.errors import LocalProtocolError, RemoteProtocolError
 from twinbus.limits import (
-    CHANNELS_MAX,
-    FRAME_SIZE_BYTES_MAX,
     FRAME_SIZE_BYTES_MIN,
-    HANDLE_NUMBER_MAX,
-    IDLE_TIMEOUT_MS,
     IDLE_TIMEOUT_MS_MIN,
     PRE_OPEN_FRAME_SIZE_BYTES_MAX,
 )
@@ -111,68 +109,6 @@ _CODES: Final[dict[type, int]] = {
     End: END,
     Close: CLOSE,
 }
-
-
-class ConnectionSettings:
-    """What one side says about itself, and what it takes."""
-
-    __slots__ = (
-        "channel_max",
-        "container_id",
-        "frame_size_max",
-        "handle_max",
-        "hostname",
-        "idle_timeout_ms",
-        "properties",
-        "require_sasl",
-        "sasl_mechanisms",
-        "sasl_response",
-    )
-
-    def __init__(
-        self,
-        container_id: str,
-        hostname: str | None = None,
-        frame_size_max: int = FRAME_SIZE_BYTES_MAX,
-        channel_max: int = CHANNELS_MAX - 1,
-        handle_max: int = HANDLE_NUMBER_MAX,
-        idle_timeout_ms: int = IDLE_TIMEOUT_MS,
-        properties: dict[object, object] | None = None,
-        sasl_mechanisms: tuple[str, ...] = (),
-        sasl_response: bytes = b"",
-        require_sasl: bool = False,
-    ) -> None:
-        self.container_id = container_id
-        self.hostname = hostname  # a client's: whom it wants to reach
-        self.frame_size_max = frame_size_max
-        self.channel_max = channel_max
-        self.handle_max = handle_max
-        self.idle_timeout_ms = idle_timeout_ms  # silence after which we hang up; 0: never
-        self.properties = properties
-        self.sasl_mechanisms = sasl_mechanisms  # a server's offer; a client's choice, one or none
-        self.sasl_response = sasl_response  # a client's
-        self.require_sasl = require_sasl  # a server's: no AMQP header without SASL before it
-
-
-class Peer:
-    """What the other side's `open` says."""
-
-    __slots__ = (
-        "channel_max",
-        "container_id",
-        "frame_size_max",
-        "hostname",
-        "idle_timeout_ms",
-        "properties",
-    )
-
-    def __init__(self) -> None:
-        self.container_id = ""
-        self.hostname: str | None = None
-        self.frame_size_max: int = FRAME_SIZE_BYTES_MIN
-        self.channel_max = 0
-        self.idle_timeout_ms = 0  # 0: none
-        self.properties: dict[object, object] | None = None
 
 
 class Connection:
@@ -337,7 +273,7 @@ class Connection:
             self._wire.events = []
             return events
         peer_ms = self.peer.idle_timeout_ms
-        if peer_ms and mono_ms - self._spoke_ms >= peer_ms // 4:
+        if peer_ms and mono_ms - self._spoke_ms >= peer_ms // 2:
             self._wire.write(EMPTY_FRAME)
             self._spoke_ms = mono_ms
         return []
@@ -380,27 +316,23 @@ class Connection:
                 self._receive_sasl_frame(sasl)
 
     def _receive_header(self, header: bytes) -> None:
+        settings = self.settings
         sasl = self._sasl
+        wants_sasl = settings.require_sasl if sasl is None else not sasl.decided
         if header == SASL_HEADER:
-            if sasl is None and self.role == SERVER and self.settings.sasl_mechanisms:
-                sasl = Sasl(SERVER, self.settings.sasl_mechanisms, b"", None)
+            if sasl is None and self.role == SERVER and settings.sasl_mechanisms:
+                sasl = Sasl(SERVER, settings.sasl_mechanisms, b"", None)
                 self._sasl = sasl
             if sasl is not None and not sasl.decided:
                 sasl.receive_header()
                 return
-        elif header == AMQP_HEADER:
-            if sasl.decided if sasl is not None else not self.settings.require_sasl:
-                self.peer_state = advance(CONNECTION, self.peer_state, HEADER)
-                if self.role == SERVER:
-                    self._send_header()
-                return
-        self._refuse_header()
-
-    def _refuse_header(self) -> None:
-        """Not what we speak here: a server says what it speaks, and both hang up."""
-        sasl = self._sasl
+        elif header == AMQP_HEADER and not wants_sasl:
+            self.peer_state = advance(CONNECTION, self.peer_state, HEADER)
+            if self.role == SERVER:
+                self._send_header()
+            return
+        # Not what we speak here: a server says what it speaks, and both hang up.
         if self.role == SERVER:
-            wants_sasl = self.settings.require_sasl and (sasl is None or not sasl.decided)
             self._wire.write(SASL_HEADER if wants_sasl else AMQP_HEADER)
         self._finish(AmqpError(REFUSALS[AWAIT_HEADER], "protocol header not supported"), False)
 
@@ -436,7 +368,7 @@ class Connection:
                     session = sessions.get(buffer.channel)
                     if session is not None and session.live:
                         transfer, at = decode_transfer(data, start + 3, end)
-                        session.receive_transfer(transfer, data, at, end)
+                        receive_transfer(session, transfer, data, at, end)
                         continue
                 elif code == DISPOSITION:
                     session = sessions.get(buffer.channel)
@@ -454,6 +386,7 @@ class Connection:
         """Any frame, by the tables."""
         code: int = EMPTY
         performative: Performative | None = None
+        at = end
         if start < end:
             performative, at = decode_performative(data, start, end)
             code = _CODES.get(type(performative), -1)
@@ -469,8 +402,8 @@ class Connection:
             return  # sent before the peer heard our close; or a mere sign of life
         elif isinstance(performative, Open):
             self._receive_open(performative)
-        else:
-            self._receive_on_channel(channel, code, performative)
+        elif self._may_receive(channel, code):
+            self._receive_on_channel(channel, performative, data, at, end)
 
     def _receive_open(self, received: Open) -> None:
         if received.max_frame_size < FRAME_SIZE_BYTES_MIN:
@@ -498,31 +431,41 @@ class Connection:
             self._send_close(None)
         self._finish(received.error, True)
 
-    def _receive_on_channel(self, channel: int, code: int, performative: Performative) -> None:
-        """What concerns a session."""
+    def _may_receive(self, channel: int, code: int) -> bool:
+        """Whether a session's frame is to be looked at; False when it is to be dropped."""
         session = self.sessions.get(channel)
-        before: int = UNMAPPED if session is None else session.peer_state
-        if advance(SESSION, before, code) == ILLEGAL:
+        state: int = UNMAPPED if session is None else session.peer_state
+        if advance(SESSION, state, code) == ILLEGAL:
             raise RemoteProtocolError(
-                f"{refusal(before, code)} (channel {channel})", REFUSALS[before]
+                f"{refusal(state, code)} (channel {channel})", REFUSALS[state]
             )
+        if session is None or code == BEGIN:
+            return True
+        if state == ENDED:
+            return False  # pyamqp detaches links after end
+        return session.own_state == MAPPED or code == END  # others came before it heard our end
+
+    def _receive_on_channel(
+        self, channel: int, performative: Performative, data: bytes, at: int, end: int
+    ) -> None:
+        """A session's frame that is allowed; the body of a transfer is `data[at:end]`."""
         if isinstance(performative, Begin):
             self._receive_begin(channel, performative)
-        elif session is None or before == ENDED:
-            return  # pyamqp detaches links after end
-        elif isinstance(performative, End):
-            session.peer_ended(performative)
-            self._own_channels.pop(session.channel, None)
-        elif session.own_state == ENDED:
-            return  # sent before the peer heard our end
-        elif isinstance(performative, Flow):
+            return
+        session = self.sessions[channel]
+        if isinstance(performative, Flow):
             session.receive_flow(performative)
         elif isinstance(performative, Attach):
             session.receive_attach(performative)
         elif isinstance(performative, Detach):
             session.receive_detach(performative)
-        else:
-            raise AssertionError("transfer and disposition on a live session go the short way")
+        elif isinstance(performative, Transfer):
+            receive_transfer(session, performative, data, at, end)
+        elif isinstance(performative, Disposition):
+            session.receive_disposition(performative)
+        elif isinstance(performative, End):
+            session.peer_ended(performative)
+            self._own_channels.pop(session.channel, None)
 
     def _receive_begin(self, channel: int, begin: Begin) -> None:
         settings = self.settings
@@ -545,7 +488,8 @@ class Connection:
             session.peer_channel = channel
         self.sessions[channel] = session
         session.peer_begun(begin)
-        self._wire.events.append(SessionBegun(session))
+        if session.live:
+            self._wire.events.append(SessionBegun(session))
 
     # --- sending ---------------------------------------------------------------------------------
     def _send_header(self) -> None:

@@ -123,8 +123,8 @@ class DeliveryReceived(Event):
 
 
 class DeliveryTooLarge(Event):
-    """A delivery was larger than the link's max-message-size.  Its bytes are gone; the shell settles
-    it with `rejected`, so that the sender learns which of its messages it was."""
+    """A delivery was larger than the link's max-message-size.  Its bytes are gone; the shell
+    settles it with `rejected`, so that the sender learns which of its messages it was."""
 
     __slots__ = ("delivery_id", "link", "settled", "size")
 
@@ -167,8 +167,8 @@ class DispositionReceived(Event):
 
 
 class IncomingSettled(Event):
-    """The sender's word on deliveries it sent us, by session-wide ids as they came: a range may name
-    far more ids than there ever were, so look up what you wait for and do not walk the range."""
+    """The sender's word on deliveries it sent us, by session-wide ids as they came.  A range may
+    name far more ids than there ever were: look up what you wait for, do not walk the range."""
 
     __slots__ = ("first", "last", "session", "settled", "state")
 

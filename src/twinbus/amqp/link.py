@@ -2,8 +2,8 @@
 
 Named from our side: on an IngressLink the peer sends, on an EgressLink it receives.  A link object
 belongs to its session, which feeds it what arrives; the shell calls the methods here to answer.
-Methods of a link that is gone do nothing: the peer may detach at any time, and the shell learns of it
-only with the next events.
+Methods of a link that is gone do nothing: the peer may detach at any time, and the shell learns of
+it only with the next events.
 
 Links are never resumed: whatever was unsettled when one goes is forgotten here, and it is for the
 shell to decide what that means for the messages.
@@ -220,8 +220,8 @@ class IngressLink(Link):
             self.grant(credit)
 
     def grant(self, credit: int, drain: bool = False) -> None:
-        """Allow the peer `credit` more deliveries from here; with `drain` it has to use them at once
-        or give them back (CreditChanged)."""
+        """Allow the peer `credit` more deliveries from here; with `drain` it has to use them at
+        once or give them back (CreditChanged)."""
         if self.own_state == ATTACHED:
             self.credit = credit
             self.drain = drain
@@ -264,6 +264,15 @@ class IngressLink(Link):
         self.drain = False
         return True
 
+    def begin_partial(self, delivery_id: int, tag: bytes, message_format: int) -> None:
+        """The first frame of a delivery has come."""
+        self.partial_id = delivery_id
+        self.partial_tag = tag
+        self.partial_format = message_format
+        self.partial_settled = False
+        self.partial_size = 0
+        self.partial = bytearray()
+
     def drop_partial(self) -> None:
         """Forget a delivery whose last frame has not come."""
         if self.partial is not None:
@@ -299,7 +308,7 @@ class EgressLink(Link):
         target: Target | Coordinator | None = None,
         max_message_size: int = 0,
     ) -> None:
-        """Answer the peer's attach.  Source and target are echoed as they came, unless given here."""
+        """Answer the peer's attach.  Source and target are echoed unless given here."""
         self._accept(
             self.source if source is None else source,
             self.target if target is None else target,

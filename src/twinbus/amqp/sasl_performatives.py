@@ -88,7 +88,10 @@ class SaslOutcome(Performative):
 def read_sasl(code: int, values: object) -> Performative:
     """A SASL performative from its code and decoded list."""
     if code == 0x40:
-        return SaslMechanisms(Fields("sasl-mechanisms", values, 1).texts(0))
+        fields = Fields("sasl-mechanisms", values, 1)
+        if fields.value(0) is None:
+            raise fields.missing(0)
+        return SaslMechanisms(fields.texts(0))
     if code == 0x41:
         fields = Fields("sasl-init", values, 3)
         return SaslInit(fields.text(0), fields.optional_binary(1), fields.optional_text(2))

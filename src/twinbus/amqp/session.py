@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Final
 from twinbus.amqp.composites import AmqpError
 from twinbus.amqp.events import (
     CreditChanged,
-    DeliveryReceived,
-    DeliveryTooLarge,
     DispositionReceived,
     IncomingSettled,
     LinkAttached,
@@ -36,26 +34,27 @@ from twinbus.amqp.performatives import (
     Flow,
 )
 from twinbus.amqp.states import (
+    ATTACH,
     ATTACHED,
+    DETACH,
     DETACHED,
     ENDED,
-    HANDLE_IN_USE,
+    FLOW,
     MAPPED,
-    UNATTACHED_HANDLE,
+    REFUSALS,
     UNMAPPED,
+    refusal,
 )
 from twinbus.amqp.wire import UINT_MASK, Wire, serial_distance
 from twinbus.errors import LocalProtocolError, RemoteProtocolError
 from twinbus.limits import (
     HANDLES_MAX,
-    PARTIAL_DELIVERY_BYTES_MAX,
     SESSION_WINDOW,
-    UNSETTLED_COUNT_MAX,
 )
 
 if TYPE_CHECKING:
     from twinbus.amqp.composites import Coordinator, Source, Target
-    from twinbus.amqp.transfers import Disposition, Transfer
+    from twinbus.amqp.transfers import Disposition
 
 _WINDOW_HALF: Final = SESSION_WINDOW // 2
 
@@ -231,7 +230,7 @@ class AmqpSession:
             self.write_in_order(frame)
 
     def detach(self, link: Link, closed: bool, error: AmqpError | None) -> None:
-        """Send our detach of an attached link; its handle is free once the peer has detached too."""
+        """Send our detach of an attached link; its handle is free once the peer's has come too."""
         detach = Detach(link.handle, closed, error)
         self.write_in_order(encode_frame(self.channel, detach.encode()))
         link.own_state = DETACHED
@@ -271,7 +270,7 @@ class AmqpSession:
             # The specification names the error and that it closes the connection (2.7.2).
             raise RemoteProtocolError(f"handle {handle} is above handle-max {self.handle_max}")
         if handle in self.links:
-            self._fail(AmqpError(HANDLE_IN_USE, f"handle {handle} is in use"))
+            self._refuse_handle(ATTACHED, ATTACH, handle)
             return
         link = self._names.pop((attach.name, not attach.role), None)
         if link is None:
@@ -291,7 +290,7 @@ class AmqpSession:
     def _receive_new_link(self, attach: Attach) -> None:
         own_handle = self._free_handle()
         if len(self.links) >= HANDLES_MAX or own_handle < 0:
-            self._fail(AmqpError("amqp:resource-limit-exceeded", "too many links"))
+            self.fail(AmqpError("amqp:resource-limit-exceeded", "too many links"))
             return
         link: Link
         if attach.role == SENDER:
@@ -309,7 +308,7 @@ class AmqpSession:
         """The peer leaves a link, or agrees that we do."""
         link = self.links.pop(detach.handle, None)
         if link is None:
-            self._fail(AmqpError(UNATTACHED_HANDLE, f"detach of unattached {detach.handle}"))
+            self._refuse_handle(DETACHED, DETACH, detach.handle)
             return
         link.peer_state = DETACHED
         if not link.answered:
@@ -335,7 +334,7 @@ class AmqpSession:
             return
         link = self.links.get(flow.handle)
         if link is None:
-            self._fail(AmqpError(UNATTACHED_HANDLE, f"flow for unattached {flow.handle}"))
+            self._refuse_handle(DETACHED, FLOW, flow.handle)
             return
         if link.answered and link.own_state != ATTACHED:
             return
@@ -355,165 +354,6 @@ class AmqpSession:
                 link.drained()  # nothing to wait for: pyamqp closes its receivers like this
             elif flow.echo and not link.drain:
                 self.send_flow(link)
-
-    def receive_transfer(self, transfer: Transfer, data: bytes, start: int, end: int) -> None:
-        """One frame of a delivery, which is `data[start:end]`."""
-        received = self.next_incoming_id + 1
-        self.next_incoming_id = received
-        if received >= self.window_due:
-            self.send_flow(None)
-        link = self.links.get(transfer.handle)
-        if not isinstance(link, IngressLink):
-            self._refuse_transfer(link, transfer.handle)
-            return
-        delivery_id = transfer.delivery_id
-        tag = transfer.delivery_tag
-        if (
-            transfer.more
-            or delivery_id < 0
-            or tag is None
-            or link.partial_id >= 0
-            or end - start > link.max_message_size
-            or transfer.aborted
-            or transfer.resume
-            or link.own_state != ATTACHED
-        ):
-            self._receive_part(link, transfer, data[start:end])
-            return
-        settled = transfer.settled
-        if settled:
-            if not self._count_delivery(link, True):
-                return
-        else:
-            # The same as _count_delivery, spelt out: every message comes along here.
-            link.delivery_count = (link.delivery_count + 1) & UINT_MASK
-            link.credit -= 1
-            link.unsettled_count += 1
-            if link.unsettled_count > UNSETTLED_COUNT_MAX:
-                self._fail_unsettled(link)
-                return
-        self.wire.events.append(
-            DeliveryReceived(
-                link,
-                delivery_id,
-                tag,
-                transfer.message_format,
-                settled,
-                transfer.state,
-                data[start:end],
-            )
-        )
-
-    def _count_delivery(self, link: IngressLink, settled: bool) -> bool:
-        """A whole delivery has come; False when it was one too many and the link is gone."""
-        link.delivery_count = (link.delivery_count + 1) & UINT_MASK
-        link.credit -= 1
-        if settled:
-            if link.credit * 2 <= link.credit_window:
-                link.top_up()
-            return True
-        link.unsettled_count += 1
-        if link.unsettled_count <= UNSETTLED_COUNT_MAX:
-            return True
-        self._fail_unsettled(link)
-        return False
-
-    def _fail_unsettled(self, link: IngressLink) -> None:
-        self._fail_link(
-            link, AmqpError("amqp:resource-limit-exceeded", "too many unsettled deliveries")
-        )
-
-    def _receive_part(self, link: IngressLink, transfer: Transfer, part: bytes) -> None:
-        """A transfer that is not a whole delivery of usual size by itself."""
-        if link.own_state != ATTACHED:
-            self._transfer_unanswered(link)
-            return
-        if transfer.resume:
-            self._fail_link(link, AmqpError("amqp:not-implemented", "deliveries are not resumed"))
-            return
-        if link.partial_id < 0:
-            if transfer.delivery_id < 0 or transfer.delivery_tag is None:
-                self._fail_link(
-                    link, AmqpError("amqp:invalid-field", "first transfer without id or tag")
-                )
-                return
-            link.partial_id = transfer.delivery_id
-            link.partial_tag = transfer.delivery_tag
-            link.partial_format = transfer.message_format
-            link.partial_settled = False
-            link.partial_size = 0
-            link.partial = bytearray()
-        elif transfer.delivery_id >= 0 and transfer.delivery_id != link.partial_id:
-            self._fail_link(
-                link, AmqpError("amqp:not-allowed", "a delivery begins inside another one")
-            )
-            return
-        if transfer.aborted:
-            link.drop_partial()
-            self._count_delivery(link, True)
-            return
-        link.partial_settled = link.partial_settled or transfer.settled
-        link.partial_size += len(part)
-        self._keep_part(link, part)
-        if not transfer.more:
-            self._finish_parts(link, transfer)
-
-    def _keep_part(self, link: IngressLink, part: bytes) -> None:
-        """Keep the bytes of a delivery that is not too large, within what a connection may have."""
-        partial = link.partial
-        if partial is None:
-            return
-        wire = self.wire
-        if link.partial_size > link.max_message_size:
-            wire.partial_bytes -= len(partial)
-            link.partial = None
-            return
-        partial += part
-        wire.partial_bytes += len(part)
-        if wire.partial_bytes > PARTIAL_DELIVERY_BYTES_MAX:
-            raise RemoteProtocolError(
-                "too many bytes in unfinished deliveries", "amqp:resource-limit-exceeded"
-            )
-
-    def _finish_parts(self, link: IngressLink, transfer: Transfer) -> None:
-        delivery_id = link.partial_id
-        settled = link.partial_settled
-        partial = link.partial
-        size = link.partial_size
-        link.drop_partial()
-        if not self._count_delivery(link, settled):
-            return
-        if partial is None:
-            self.wire.events.append(DeliveryTooLarge(link, delivery_id, settled, size))
-            return
-        self.wire.events.append(
-            DeliveryReceived(
-                link,
-                delivery_id,
-                link.partial_tag,
-                link.partial_format,
-                settled,
-                transfer.state,
-                bytes(partial),
-            )
-        )
-
-    def _transfer_unanswered(self, link: IngressLink) -> None:
-        """A transfer on a link that we have detached (dropped), or not yet answered: nobody has
-        checked whether the peer may send there, and without credit it must not."""
-        if not link.answered:
-            self._fail_link(
-                link,
-                AmqpError("amqp:link:transfer-limit-exceeded", "transfer before any credit"),
-            )
-
-    def _refuse_transfer(self, link: Link | None, handle: int) -> None:
-        if link is None:
-            self._fail(AmqpError(UNATTACHED_HANDLE, f"transfer on unattached {handle}"))
-        elif link.own_state == ATTACHED or not link.answered:
-            self._fail_link(
-                link, AmqpError("amqp:not-allowed", "transfer by the receiver of a link")
-            )
 
     def receive_disposition(self, disposition: Disposition) -> None:
         """The peer's word on deliveries; a range costs no more than what is really unsettled."""
@@ -565,12 +405,16 @@ class AmqpSession:
             event.contexts.append(entry[1])
 
     # --- errors of the peer ----------------------------------------------------------------------
-    def _fail(self, error: AmqpError) -> None:
+    def fail(self, error: AmqpError) -> None:
         """The peer broke a rule of the session: end it."""
         self.end(error)
         self.wire.events.append(SessionEnded(self, error))
 
-    def _fail_link(self, link: Link, error: AmqpError) -> None:
+    def _refuse_handle(self, state: int, received: int, handle: int) -> None:
+        """A frame that the link's table does not have in this state."""
+        self.fail(AmqpError(REFUSALS[state], f"{refusal(state, received)} (handle {handle})"))
+
+    def fail_link(self, link: Link, error: AmqpError) -> None:
         """The peer broke a rule of the link: detach it."""
         link.detach(error)
         self.wire.events.append(LinkDetached(link, True, error))

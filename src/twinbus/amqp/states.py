@@ -2,19 +2,20 @@
 
 Theory of operation
 -------------------
-The specification (parts 2.4.6, 2.5.5, 2.6.3) draws one large diagram a machine, with states such as
-OPEN_PIPE and CLOSE_SENT.  They all come from one fact: two peers talk at the same time, and each one
-moves through the *same few steps*.  So, as h11 does, we keep two small states instead of a large one:
+The specification (parts 2.4.6, 2.5.5, 2.6.3) draws one large diagram a machine, with states such
+as OPEN_PIPE and CLOSE_SENT.  They all come from one fact: two peers talk at the same time, and each
+moves through the *same few steps*.  So, as h11 does, we keep two small states instead of a large
+one:
 
 * our half: what we have sent;
 * the peer's half: what the peer has sent.
 
-Both halves move by the same table.  OPEN_SENT, for example, is (ours OPENED, the peer's AWAIT_OPEN).
+Both halves move by the same table.  OPEN_SENT is (ours OPENED, the peer's AWAIT_OPEN), and so on.
 
 What the peer may send depends on its own half only: a frame that is not in the table for its state
-is answered as `REFUSALS` says.  What we do with a legal frame depends on our half: once we have sent
-`close`, `end` or `detach`, everything but the matching answer is dropped, because the peer may have
-sent it before it heard from us.
+is answered as `REFUSALS` says.  What we do with a legal frame depends on our half: once we have
+sent `close`, `end` or `detach`, everything but the matching answer is dropped, because the peer may
+have sent it before it heard from us.
 
 The four machines:
 
@@ -175,8 +176,8 @@ SASL_SERVER: Final[Table] = {
 }
 
 # --- what an illegal input is answered with -----------------------------------------------------
-# (state) → condition.  Connection and session: the connection is closed.  Link: the session is ended,
-# except for a transfer against the direction of an attached link, which detaches that link.
+# State → condition.  Connection, session, SASL: the connection is closed.  Link: the session is
+# ended, except for a transfer by the receiver of an attached link, which only detaches that link.
 ILLEGAL_STATE: Final = "amqp:illegal-state"
 FRAMING_ERROR: Final = "amqp:connection:framing-error"
 UNATTACHED_HANDLE: Final = "amqp:session:unattached-handle"

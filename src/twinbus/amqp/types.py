@@ -10,6 +10,9 @@ This module is never compiled: mypyc cannot subclass int, str, bytes and list.
 
 from collections.abc import Iterable
 from typing import Final
+from uuid import UUID
+
+from twinbus.errors import LocalProtocolError
 
 
 class UByte(int):
@@ -147,6 +150,9 @@ class Array(list[object]):
             and list.__eq__(self, other)
         )
 
+    def __ne__(self, other: object) -> bool:
+        return not self == other  # list brings its own, which knows nothing of codes
+
     __hash__ = None  # mutable
 
     def __repr__(self) -> str:
@@ -177,15 +183,15 @@ ELEMENT_CODES: Final[dict[type, int]] = {
     Symbol: 0xB3,
     list: 0xD0,
     dict: 0xD1,
+    UUID: 0x98,
+    Array: 0xF0,
 }
 
 
 def _element_code(values: list[object]) -> int:
     if not values:
-        return 0x40
-    first = type(values[0])
-    if first.__name__ == "UUID":
-        return 0x98
-    if first is Array:
-        return 0xF0
-    return ELEMENT_CODES[first]
+        return ELEMENT_CODES[type(None)]
+    code = ELEMENT_CODES.get(type(values[0]))
+    if code is None:
+        raise LocalProtocolError(f"no AMQP array of {type(values[0]).__name__}")
+    return code

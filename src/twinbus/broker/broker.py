@@ -66,6 +66,7 @@ class Broker:
         self._awake = False
         self._receivers: dict[int, QueueReceivers] = {}
         self._touched: dict[int, Queue] = {}  # queues to pump in the next turn
+        self.pending_bytes = 0  # of sends decided and in no commit yet
         self._stated = 0  # facts handed to commits so far; `_stated + len(facts)` = all stated
         self._durable = 0  # facts known to be durable
         self._waiting: deque[tuple[int, Reply | Taken | Durable]] = deque()
@@ -125,6 +126,7 @@ class Broker:
                 "The disk is full: no new message can be stored. Receiving and settling go on; "
                 "free some space and send again."
             )
+        self.pending_bytes += size
 
     def _delivered(self, messages: list[Message], until: int) -> list[Delivered]:
         bodies = self.store.read_bodies(messages)
@@ -221,6 +223,8 @@ class Broker:
             self._release()
             return None
         self._stated += commit.fact_count
+        if not self.store.facts:
+            self.pending_bytes = 0
         return commit
 
     def _pump(self, queue: Queue, now: Now) -> None:

@@ -17,7 +17,7 @@ from twinbus.config import (
     store_identity,
 )
 from twinbus.emulator_config import EmulatorConfig, read_emulator_config
-from twinbus.errors import ConfigError
+from twinbus.errors import ConfigError, DirectoryInUse, LogDamaged
 from twinbus.limits import HANDSHAKE_DURATION_S_MAX
 from twinbus.server.app import run_server
 
@@ -83,6 +83,12 @@ def run(options: argparse.Namespace) -> int:
         return asyncio.run(_serve(config, identity))
     except OSError as error:
         raise ConfigError(_reason(error, options)) from error
+    except DirectoryInUse as error:
+        raise ConfigError(f"{error}; stop it, or give --data another directory") from error
+    except LogDamaged as error:
+        raise ConfigError(
+            f"{error}; nothing was changed, see `twinbus verify --data {data_dir}`"
+        ) from error
 
 
 async def _serve(config: ServerConfig, identity: Identity) -> int:

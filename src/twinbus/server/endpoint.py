@@ -34,7 +34,7 @@ from twinbus.broker.auth import Grant
 from twinbus.broker.namespace import Namespace
 from twinbus.entities.commands import Command, Reply
 from twinbus.errors import ServiceError, Unauthorized
-from twinbus.limits import OUTPUT_BUFFER_BYTES_MAX
+from twinbus.limits import OUTPUT_BUFFER_BYTES_MAX, PENDING_BYTES_MAX
 from twinbus.server.attach import attach_link
 from twinbus.server.outcomes import amqp_error
 from twinbus.server.receiving import ReceivingLink
@@ -93,7 +93,7 @@ class AmqpEndpoint(asyncio.Protocol):
         self._commands: list[Command] = []
         self._unflushed: list[SendingLink] = []
         self._flushing = False
-        self._opened = False
+        self._paused = False
         self._started_ms = self.mono_ms()
         self._ticker: asyncio.TimerHandle | None = None
 
@@ -279,6 +279,19 @@ class AmqpEndpoint(asyncio.Protocol):
             frames = self.connection.data_to_send()
             if frames:
                 transport.writelines(frames)
+            if self.namespace.broker.pending_bytes > PENDING_BYTES_MAX and not self._paused:
+                self._pause(transport)
+
+    def _pause(self, transport: asyncio.Transport) -> None:
+        """The disk cannot keep up: read no more until it has."""
+        self._paused = True
+        transport.pause_reading()
+        self.namespace.broker.when_durable(self._resume)
+
+    def _resume(self) -> None:
+        self._paused = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def detach(self, link: Link, error: ServiceError) -> None:
         self._forget(link)

@@ -83,7 +83,10 @@ class Maintenance:
     def _choose(self) -> Task | None:
         log = self._log
         waiting = self._backoff.waiting
-        if log.ready_segment == 0 and (self._spares or not waiting):
+        # Not before the seal of the segment before is durable: recovery takes two segments
+        # behind an unsealed one for damage.
+        sealed = self.durable.segment == log.head_segment
+        if log.ready_segment == 0 and sealed and (self._spares or not waiting):
             spare = self._spares[0] if self._spares else 0
             return PrepareSegment(
                 self._disk, log.head_segment + 1, log.salt, log.segment_size, spare

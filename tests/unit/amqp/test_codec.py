@@ -274,7 +274,9 @@ def test_an_array_takes_its_type_from_its_first_element() -> None:
     assert Array([Array([1])]).code == 0xF0
     assert Array([SOME_UUID]).code == 0x98
     assert Array([1]) != Array([1], 0x55)
-    assert Array([1]) != [1]
+    assert Array([1]) == Array([1], 0x81)
+    with pytest.raises(LocalProtocolError):
+        Array([object()])
 
 
 def test_values_show_what_they_are() -> None:

@@ -6,7 +6,16 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from twinbus.amqp.composites import ACCEPTED, REJECTED, AmqpError, Rejected, modified, rejected
+from twinbus.amqp.composites import (
+    ACCEPTED,
+    REJECTED,
+    AmqpError,
+    Modified,
+    Rejected,
+    Released,
+    modified,
+    rejected,
+)
 from twinbus.amqp.connection import SERVER, Connection, ConnectionSettings
 from twinbus.amqp.events import (
     ConnectionClosed,
@@ -26,7 +35,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class SmallBus(asyncio.Protocol):
-    """Keeps messages in a list.  Queues by name: `missing`, `full`, `late` and `silent` misbehave."""
+    """Keeps messages in a list.  Queues named missing, full, late and silent misbehave."""
 
     def __init__(self) -> None:
         settings = ConnectionSettings("bus", sasl_mechanisms=("PLAIN",), require_sasl=True)
@@ -106,7 +115,7 @@ class SmallBus(asyncio.Protocol):
             state = rejected(AmqpError("com.microsoft:message-lock-lost", "too late"))
         elif isinstance(event.state, Rejected):
             state = REJECTED
-        elif type(event.state).__name__ == "Modified":
+        elif isinstance(event.state, Modified):
             state = modified(True, False)
         event.link.settle(event.delivery_ids, state)
 
@@ -150,19 +159,28 @@ async def test_messages_go_there_and_back_and_are_settled() -> None:
 
 async def test_every_way_to_settle_is_spoken_as_service_bus_does() -> None:
     async with a_bus() as (bus, dial), await dial() as connection:
-        sender = await connection.open_sender("q")
-        receiver = await connection.open_receiver("q", credit=10)
-        ways = (receiver.abandon, receiver.defer, receiver.release)
-        for way in ways:
-            bus.stored.append(encode_message(data_section(b"x")))
-            await sender.send(b"y")
+        bus.stored = [encode_message(data_section(b"x"))] * 4
+        receiver = await connection.open_receiver("q")
+        for way in (receiver.abandon, receiver.defer, receiver.release):
             received = await receiver.receive()
             assert received is not None
             await way(received)
-            await receiver.receive()
-        received = None
-        names = [type(state).__name__ for state in bus.states]
-        assert names == ["Modified", "Modified", "Released"]
+        received = await receiver.receive()
+        assert received is not None
+        await receiver.dead_letter(received, "no stamp", "the envelope has none")
+        abandoned, deferred, released, dead_lettered = bus.states
+        assert isinstance(abandoned, Modified)
+        assert not abandoned.undeliverable_here
+        assert isinstance(deferred, Modified)
+        assert deferred.undeliverable_here
+        assert isinstance(released, Released)
+        assert isinstance(dead_lettered, Rejected)
+        assert dead_lettered.error is not None
+        assert dead_lettered.error.condition == "com.microsoft:dead-letter"
+        assert dead_lettered.error.info == {
+            "DeadLetterReason": "no stamp",
+            "DeadLetterErrorDescription": "the envelope has none",
+        }
 
 
 async def test_what_the_bus_refuses_is_raised_by_its_name() -> None:

@@ -172,8 +172,10 @@ def test_years_months_and_weeks_count_as_in_dotnet() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "P", "PT", "P1DT", "1M", "PT1", "PT-1S", "-PT1S", "PT1M\n", "PT.5S", "PT1.S", "PT1S1M"]
-    + ["P1", "PTS", "PT١S", "PT" + "9" * 400 + "S", "P1D2H", "pt1m"],
+    [
+        *("", "P", "PT", "P1DT", "1M", "PT1", "PT-1S", "-PT1S", "PT1M\n", "PT.5S", "PT1.S"),
+        *("PT1S1M", "P1", "PTS", "PT\u0661S", "PT" + "9" * 400 + "S", "P1D2H", "pt1m"),
+    ],
 )
 def test_no_durations(text: str) -> None:
     with pytest.raises(ArgumentInvalid, match="ISO 8601"):

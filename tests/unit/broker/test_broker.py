@@ -1,0 +1,295 @@
+"""The broker on a simulated disk: what waits for the disk, and who gets what."""
+
+import pytest
+
+from tests.unit.broker.harness import SEGMENT_SIZE, BrokerHarness
+from twinbus.entities.commands import (
+    ABANDON,
+    COMPLETE,
+    RECEIVE_AND_DELETE,
+    CancelScheduled,
+    Delivered,
+    Peek,
+    Send,
+    Settle,
+)
+from twinbus.entities.descriptions import DISABLED, QueueDescription
+from twinbus.entities.facts import DEAD_LETTER, MAIN
+from twinbus.entities.message import NewMessage
+from twinbus.errors import (
+    DiskFull,
+    EntityDisabled,
+    EntityNotFound,
+    LogPoisoned,
+    MessageLockLost,
+    MessageNotFound,
+)
+from twinbus.limits import PEEK_RESPONSE_BYTES_MAX
+from twinbus.testing.disk import SimDisk
+
+
+def test_a_send_is_answered_only_when_it_is_durable() -> None:  # M-1
+    bench = BrokerHarness()
+    queue = bench.create_queue()
+    command = bench.send(queue, b"one", b"two")
+    commit = bench.turn()
+    assert commit is not None
+    assert bench.reply_to(command) is None
+    commit.write()
+    assert bench.reply_to(command) is None
+    bench.broker.committed(commit)
+    reply = bench.reply_to(command)
+    assert reply is not None
+    assert reply.result == [1, 2]
+
+
+def test_a_message_is_not_delivered_before_it_is_durable() -> None:  # M-1
+    bench = BrokerHarness()
+    queue = bench.create_queue()
+    _, sink = bench.receiver(queue, credit=10)
+    bench.send(queue, b"one")
+    commit = bench.turn()
+    assert commit is not None
+    bench.turn()
+    assert sink.bodies == []
+    bench.write(commit)
+    bench.turn()
+    assert sink.bodies == [b"one"]
+
+
+def test_receive_and_delete_delivers_only_when_the_removal_is_durable() -> None:  # M-2
+    bench = BrokerHarness()
+    queue = bench.create_queue()
+    bench.send(queue, b"one")
+    bench.run()
+    _, sink = bench.receiver(queue, credit=10, receive_mode=RECEIVE_AND_DELETE)
+    commit = bench.turn()
+    assert commit is not None
+    assert sink.bodies == []
+    bench.write(commit)
+    assert sink.bodies == [b"one"]
+    assert queue.counts().message_count == 0
+
+
+def test_everything_that_arrives_during_a_commit_shares_the_next_one() -> None:
+    bench = BrokerHarness()
+    queue = bench.create_queue()
+    bench.send(queue, b"one")
+    first = bench.turn()
+    assert first is not None
+    commands = [bench.send(queue, b"more") for _ in range(20)]
+    assert bench.turn() is None  # one commit at a time
+    bench.write(first)
+    second = bench.turn()
+    assert second is not None
+    assert second.fact_count == len(commands)
+    bench.write(second)
+    assert all(bench.reply_to(command) is not None for command in commands)
+
+
+def test_a_refusal_needs_no_disk() -> None:
+    bench = BrokerHarness()
+    queue = bench.create_queue()
+    settle = Settle(queue.entity_id, MAIN, [(1, 1)], COMPLETE)
+    cancel = CancelScheduled(queue.entity_id, [5])
+    nowhere = Send(99, [NewMessage(b"lost")])
+    bench.submit(settle, cancel, nowhere)
+    results = [bench.reply_to(command) for command in (settle, cancel, nowhere)]
+    assert all(reply is not None for reply in results)
+    settled, cancelled, missing = results
+    assert settled is not None
+    assert isinstance(settled.result, list)
+    assert isinstance(settled.result[0], MessageLockLost)
+    assert cancelled is not None
+    assert isinstance(cancelled.error, MessageNotFound)
+    assert missing is not None
+    assert isinstance(missing.error, EntityNotFound)
+    assert bench.turn() is None  # nothing was stated
+
+
+def test_competing_receivers_share_the_load() -> None:  # M-1
+    bench = BrokerHarness()
+    queue = bench.create_queue()
+    sinks = [bench.receiver(queue, credit=500)[1] for _ in range(4)]
+    bench.send(queue, *[b"%d" % i for i in range(400)])
+    bench.run()
+    counts = [len(sink.bodies) for sink in sinks]
+    assert sum(counts) == 400
+    assert min(counts) >= 50
+    assert sorted(body for sink in sinks for body in sink.bodies) == sorted(
+        b"%d" % i for i in range(400)
+    )
+
+
+def test_credit_is_never_exceeded_and_a_full_connection_gets_nothing() -> None:
+    bench = BrokerHarness()
+    queue = bench.create_queue()
+    bench.send(queue, *[b"x"] * 50)
+    receiver, sink = bench.receiver(queue, credit=7)
+    bench.run()
+    assert len(sink.bodies) == 7
+    sink.is_full = True
+    bench.broker.set_credit(receiver, 10, drain=False)
+    bench.run()
+    assert len(sink.bodies) == 7
+    sink.is_full = False
+    bench.broker.touch(queue)
+    bench.run()
+    assert len(sink.bodies) == 17
+
+
+def test_a_drain_is_answered_after_everything_there_is() -> None:
+    bench = BrokerHarness()
+    queue = bench.create_queue()
+    bench.send(queue, b"one", b"two")
+    bench.run()
+    receiver, sink = bench.receiver(queue, receive_mode=RECEIVE_AND_DELETE)
+    bench.broker.set_credit(receiver, 10, drain=True)
+    commit = bench.turn()
+    assert commit is not None
+    assert sink.drained_count == 0  # two are on their way to the disk
+    bench.write(commit)
+    bench.run()
+    assert sink.bodies == [b"one", b"two"]
+    assert sink.drained_count == 1
+
+
+def test_an_expired_lock_brings_the_message_back_to_somebody_else() -> None:  # M-2
+    bench = BrokerHarness()
+    queue = bench.create_queue(description=QueueDescription(lock_duration_ms=5_000))
+    bench.send(queue, b"one")
+    bench.run()
+    _, first = bench.receiver(queue, credit=1)
+    bench.run()
+    _, second = bench.receiver(queue, credit=1)
+    bench.pass_time(4_999)
+    assert second.bodies == []
+    bench.pass_time(2)
+    assert second.bodies == [b"one"]
+    assert second.messages[0].delivery_count == 1
+    settle = Settle(queue.entity_id, MAIN, first.locks, COMPLETE)
+    bench.submit(settle)
+    reply = bench.reply_to(settle)
+    assert reply is not None
+    assert isinstance(reply.result, list)
+    assert isinstance(reply.result[0], MessageLockLost)
+
+
+def test_a_scheduled_message_arrives_when_it_is_due_also_after_a_restart() -> None:  # M-3
+    bench = BrokerHarness()
+    queue = bench.create_queue()
+    due = bench.clock.now().utc_ms + 60_000
+    bench.submit(Send(queue.entity_id, [NewMessage(b"later", scheduled_ms=due)]))
+    bench.run()
+    bench.store.close()
+    again = BrokerHarness(bench.disk.restarted(), bench.clock)
+    queue = again.store.entities[queue.entity_id]
+    _, sink = again.receiver(queue, credit=5)
+    again.pass_time(59_000)
+    assert sink.bodies == []
+    again.pass_time(2_000)
+    assert sink.bodies == [b"later"]
+    assert sink.messages[0].sequence_number == 2
+
+
+def test_a_deleted_queue_tells_its_receivers_and_refuses_commands() -> None:
+    bench = BrokerHarness()
+    queue = bench.create_queue()
+    _, sink = bench.receiver(queue, credit=5)
+    bench.broker.delete_queue(queue, lambda: None)
+    bench.run()
+    assert sink.is_removed
+    command = bench.send(queue, b"late")
+    reply = bench.reply_to(command)
+    assert reply is not None
+    assert isinstance(reply.error, EntityNotFound)
+
+
+def test_a_disabled_queue_takes_no_receivers() -> None:
+    bench = BrokerHarness()
+    queue = bench.create_queue(description=QueueDescription(status=DISABLED))
+    with pytest.raises(EntityDisabled):
+        bench.receiver(queue)
+
+
+def test_a_full_disk_refuses_sends_while_receiving_goes_on() -> None:  # M-1
+    bench = BrokerHarness(SimDisk(capacity=SEGMENT_SIZE * 3))
+    queue = bench.create_queue()
+    taken = 0
+    for _ in range(2_000):
+        command = bench.send(queue, b"x" * 1_000)
+        bench.run()
+        reply = bench.reply_to(command)
+        assert reply is not None
+        if reply.error is not None:
+            assert isinstance(reply.error, DiskFull)
+            break
+        taken += 1
+    else:
+        pytest.fail("the disk never filled up")
+    _, sink = bench.receiver(queue, credit=taken)
+    bench.run()
+    assert len(sink.bodies) == taken
+    settle = Settle(queue.entity_id, MAIN, sink.locks, COMPLETE)
+    bench.submit(settle)
+    bench.run()
+    reply = bench.reply_to(settle)
+    assert reply is not None
+    assert reply.error is None
+    assert reply.result is None
+
+
+def test_after_a_failed_sync_nothing_is_answered() -> None:  # M-1
+    bench = BrokerHarness()
+    queue = bench.create_queue()
+    command = bench.send(queue, b"one")
+    commit = bench.turn()
+    assert commit is not None
+    bench.disk.fail("sync")
+    with pytest.raises(LogPoisoned):
+        commit.write()
+    with pytest.raises(LogPoisoned):
+        bench.broker.committed(commit)
+    assert bench.reply_to(command) is None
+
+
+def test_peek_stops_at_its_size_and_repeating_reaches_everything() -> None:  # M-3
+    bench = BrokerHarness()
+    queue = bench.create_queue()
+    for _ in range(8):
+        bench.send(queue, b"x" * 60_000)
+        bench.run()
+    seen: list[int] = []
+    start = 0
+    while True:
+        peek = Peek(queue.entity_id, MAIN, start, 100)
+        bench.submit(peek)
+        reply = bench.reply_to(peek)
+        assert reply is not None
+        found = reply.result
+        assert isinstance(found, list)
+        if not found:
+            break
+        assert all(isinstance(one, Delivered) for one in found)
+        assert sum(len(one.body) for one in found) <= PEEK_RESPONSE_BYTES_MAX
+        seen += [one.message.sequence_number for one in found]
+        start = seen[-1] + 1
+    assert seen == list(range(1, 9))
+
+
+def test_too_many_abandons_end_in_the_dead_letter_queue() -> None:  # M-2
+    bench = BrokerHarness()
+    queue = bench.create_queue(description=QueueDescription(max_delivery_count=3))
+    bench.send(queue, b"poison")
+    bench.run()
+    for _ in range(3):
+        _, sink = bench.receiver(queue, credit=1)
+        bench.run()
+        bench.submit(Settle(queue.entity_id, MAIN, sink.locks, ABANDON))
+        bench.run()
+    _, dead = bench.receiver(queue, credit=1, subqueue=DEAD_LETTER)
+    bench.run()
+    assert dead.bodies == [b"poison"]
+    overlay = dead.messages[0].overlay
+    assert overlay is not None
+    assert overlay.reason == "MaxDeliveryCountExceeded"
