@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -29,16 +29,21 @@ def faulty_disk(faulty_disk_library: Path, tmp_path: Path) -> FaultyDisk:
 
 
 @pytest.fixture
-def server_with_queues(tmp_path: Path) -> Callable[..., ServerProcess]:
-    """Starts a server that has the queues of the load; the caller ends it."""
+def server_with_queues(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
+    """Starts a server that has the queues of the load; the test ends it, or the fixture does."""
+    started: list[ServerProcess] = []
 
     def start(environment: Mapping[str, str] | None = None) -> ServerProcess:
         server = ServerProcess(tmp_path / "data", environment=environment)
         server.start()
+        started.append(server)
         for queue in QUEUES:
-            # Deliveries are not what is tested here, so none may run out of them.
+            # Running out of deliveries is not what is tested here.
             lock_duration = f"PT{LOCK_DURATION_MS // 1_000}S"
             server.create_queue(queue, lock_duration=lock_duration, max_delivery_count=1_000_000)
         return server
 
-    return start
+    yield start
+    for server in started:
+        if server.running:
+            server.kill()

@@ -1,8 +1,8 @@
 """Files that are not what was written: the server says which and where, and touches nothing."""
 
-import hashlib
 import random
 import re
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,9 +31,9 @@ async def stopped_server(server_with_queues: Callable[..., ServerProcess]) -> Se
     return server
 
 
-def _digests(directory: Path) -> dict[str, str]:
+def _digests(directory: Path) -> dict[str, int]:
     return {
-        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        str(path.relative_to(directory)): zlib.crc32(path.read_bytes())
         for path in sorted(directory.rglob("*"))
         if path.is_file()
     }
@@ -49,8 +49,10 @@ async def test_a_damaged_log_is_named_and_left_alone(stopped_server: ServerProce
     places = random.Random(SEED)
     segment = max(stopped_server.data_dir.rglob("*.log"), key=_used_size)
     good = segment.read_bytes()
-    for _ in range(sized(12, nightly=500)):
-        place = places.randrange(_used_size(segment) // 2)
+    # Zeros between frames mean nothing; every other byte of the first half does.
+    used = [place for place in range(_used_size(segment) // 2) if good[place] != 0]
+    for _ in range(sized(6, nightly=500)):
+        place = places.choice(used)
         bad = bytearray(good)
         bad[place] ^= 1 << places.randrange(8)
         segment.write_bytes(bad)
@@ -74,9 +76,10 @@ async def test_a_damaged_log_is_named_and_left_alone(stopped_server: ServerProce
 async def test_a_missing_segment_is_not_an_empty_queue(stopped_server: ServerProcess) -> None:
     segment = max(stopped_server.data_dir.rglob("*.log"), key=_used_size)
     segment.rename(segment.with_suffix(".away"))
-    with pytest.raises(ServerFailed) as failure:
+    before = _digests(stopped_server.data_dir)
+    with pytest.raises(ServerFailed, match=r"\.log: damaged at byte \d+: .* missing"):
         stopped_server.start()
-    assert segment.name in failure.value.text
+    assert _digests(stopped_server.data_dir) == before
     segment.with_suffix(".away").rename(segment)
     stopped_server.start()
     count = stopped_server.admin.get_queue(QUEUES[0]).properties["MessageCount"]

@@ -314,23 +314,35 @@ def test_env_can_be_evaluated_by_a_shell(tmp_path: Path) -> None:
 
 def test_verify(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
-    assert run("verify", "--data", str(data_dir)).returncode == 1
+    nothing = run("verify", "--data", str(data_dir))
+    assert nothing.returncode == 1
+    assert "--data" in one_line(nothing.stderr)
+    assert not data_dir.exists()
     with ServerProcess(data_dir) as server:
         server.create_queue("q")
         running = run("verify", "--data", str(data_dir))
     assert running.returncode == 1
-    assert "in use" in one_line(running.stderr)
+    assert "another server" in one_line(running.stderr)
     whole = run("verify", "--data", str(data_dir))
-    assert whole.returncode == 0, whole.stderr
-    log = next((data_dir / "store-0").glob("*.log"))
+    assert whole.returncode == 0, whole.stdout + whole.stderr
+    assert "q  active 0" in whole.stdout
+
+
+def test_damage_is_named_and_left_alone(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    with ServerProcess(data_dir) as server:
+        server.create_queue("q")
+    log = min((data_dir / "store-0").glob("*.log"))
     content = bytearray(log.read_bytes())
     content[0] ^= 0xFF
     log.write_bytes(content)
     damaged = run("verify", "--data", str(data_dir))
     assert damaged.returncode == 1
-    assert log.name in one_line(damaged.stderr)
-    assert log.read_bytes() == content  # nothing was changed
-    assert log.name in refusal(data_dir)
+    assert log.name in damaged.stdout
+    complaint = refusal(data_dir)
+    assert f"{log.name}: damaged at byte 0" in complaint
+    assert "twinbus verify" in complaint
+    assert log.read_bytes() == content
 
 
 def test_demo() -> None:

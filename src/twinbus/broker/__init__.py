@@ -1,1 +1,1 @@
-"""."""
+"""Orchestration: turns commands into facts, facts into deliveries."""

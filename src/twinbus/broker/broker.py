@@ -157,6 +157,10 @@ class Broker:
             for receiver in list(receivers.ring):
                 receiver.sink.removed()
 
+    def message_count(self) -> int:
+        """Messages in all queues, in whatever state."""
+        return sum(queue.counts().message_count for queue in self.store.entities.values())
+
     def when_durable(self, call: Callable[[], None]) -> None:
         """Call when everything stated until now is durable."""
         self._waiting.append((self._position(), Durable(call)))

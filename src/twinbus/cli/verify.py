@@ -3,16 +3,27 @@
 import argparse
 
 from twinbus.cli.arguments import Commands, add_data
+from twinbus.errors import ConfigError, DirectoryInUse
+from twinbus.storage.disk import OsDisk
+from twinbus.storage.verify import verify
 
 
 def add_arguments(commands: Commands) -> None:
-    verify = commands.add_parser("verify", help="check every checksum of a data directory")
-    add_data(verify, "a data directory that no server has open")
-    verify.set_defaults(run=run)
+    parser = commands.add_parser("verify", help="check every checksum of a data directory")
+    add_data(parser, "a data directory that no server has open")
+    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    from twinbus.storage.verify import verify  # noqa: PLC0415
-
-    print(verify(options.data))
-    return 0
+    store = options.data / "store-0"
+    # Opening a disk makes its directory, and looking at something must not make it.
+    if not store.is_dir():
+        raise ConfigError(f"{options.data} holds no store; give --data a server's data directory")
+    try:
+        report = verify(OsDisk(store))
+    except DirectoryInUse as error:
+        raise ConfigError(f"{error}; stop it first") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read {store} ({error.strerror}); check --data") from error
+    print(report)
+    return 0 if report.whole else 1

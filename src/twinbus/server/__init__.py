@@ -1,1 +1,1 @@
-"""."""
+"""The shells: sockets, AMQP endpoints, HTTP.  asyncio lives here."""

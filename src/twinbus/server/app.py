@@ -25,6 +25,7 @@ from twinbus.clock import Clock, SystemClock
 from twinbus.config import ServerConfig
 from twinbus.errors import EntityNotFound
 from twinbus.server.atom import AtomRouter
+from twinbus.server.collector import Collector
 from twinbus.server.endpoint import AmqpEndpoint, Deadlines, dispatch_replies
 from twinbus.server.http import HttpProtocol
 from twinbus.server.listener import Listener
@@ -46,6 +47,8 @@ class Server:
         self._clock = clock
         self._stopping = asyncio.get_running_loop().create_future()
         self._endpoints: set[AmqpEndpoint] = set()
+        self._http: set[HttpProtocol] = set()
+        self._collector: Collector | None = None
 
     async def run(self, ready: Callable[[str], None]) -> int:
         """Serve until `stop`; returns the exit code."""
@@ -61,16 +64,19 @@ class Server:
             config.namespace, shell.broker, Authorizer(rules), self._clock, self._clock.now().utc_ms
         )
         listener = self._listener(namespace, server_context(config.data_dir, config.host))
+        collector = self._collector = Collector(shell.broker.message_count)
         try:
             port = listener.bind(config.host, config.port)
             for extra in config.extra_ports:
                 listener.bind(config.host, extra)
             shell.start()
+            collector.start()
             await _declare(namespace, config)
             listener.start()
             ready(config.connection_string(port))
             code: int = await self._stopping
         finally:
+            collector.stop()
             await listener.close()
             await shell.close()
             await self._hang_up()
@@ -81,8 +87,10 @@ class Server:
         """Say good-bye to every client and give the words a moment to go out."""
         for endpoint in list(self._endpoints):
             endpoint.shut_down()
+        for protocol in list(self._http):
+            protocol.shutdown()
         for _ in range(HANG_UP_TRIES):
-            if not self._endpoints:
+            if not self._endpoints and not self._http:
                 return
             await asyncio.sleep(0.02)
 
@@ -102,6 +110,8 @@ class Server:
         def amqp(left: Callable[[], None]) -> AmqpEndpoint:
             def lost(endpoint: AmqpEndpoint) -> None:
                 self._endpoints.discard(endpoint)
+                if self._collector is not None:
+                    self._collector.connections_lost += 1
                 left()
 
             settings = ConnectionSettings(
@@ -112,21 +122,15 @@ class Server:
             return endpoint
 
         def http(left: Callable[[], None]) -> HttpProtocol:
-            return _CountedHttp(router, self._clock, left)
+            def lost() -> None:
+                self._http.discard(protocol)
+                left()
+
+            protocol = HttpProtocol(router, self._clock, lost)
+            self._http.add(protocol)
+            return protocol
 
         return Listener(amqp, http, tls, config.handshake_s)
-
-
-class _CountedHttp(HttpProtocol):
-    """Tells the listener when it is gone."""
-
-    def __init__(self, router: AtomRouter, clock: Clock, left: Callable[[], None]) -> None:
-        super().__init__(router, clock)
-        self._left = left
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._left()
 
 
 async def _declare(namespace: Namespace, config: ServerConfig) -> None:

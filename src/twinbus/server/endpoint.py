@@ -85,7 +85,8 @@ class AmqpEndpoint(asyncio.Protocol):
         self._on_lost = on_lost
         self.connection = Connection(SERVER, settings)
         self.grants: list[Grant] = []
-        self.is_full = False
+        self._blocked = False  # the socket's buffer is full
+        self._held_back = False  # a receiver has been told to wait for the next flush
         self._deadlines = deadlines
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -126,10 +127,22 @@ class AmqpEndpoint(asyncio.Protocol):
         self.flush()
 
     def pause_writing(self) -> None:
-        self.is_full = True
+        self._blocked = True
 
     def resume_writing(self) -> None:
-        self.is_full = False
+        self._blocked = False
+        self._wake_receivers()
+
+    @property
+    def is_full(self) -> bool:
+        """Receivers must wait: the socket takes no more, or this turn has gathered its share."""
+        if self._blocked:
+            return True
+        self._held_back = self.connection.output_size >= OUTPUT_BUFFER_BYTES_MAX
+        return self._held_back
+
+    def _wake_receivers(self) -> None:
+        self._held_back = False
         for link in self._links:
             if isinstance(link.context, ReceivingLink):
                 link.context.writable()
@@ -220,6 +233,7 @@ class AmqpEndpoint(asyncio.Protocol):
         if link in self._links:
             self._links.discard(link)
             cast(LinkContext, link.context).closed()
+            link.context = None
 
     # -- claims ----------------------------------------------------------------------------------
 
@@ -279,6 +293,8 @@ class AmqpEndpoint(asyncio.Protocol):
             frames = self.connection.data_to_send()
             if frames:
                 transport.writelines(frames)
+            if self._held_back and not self._blocked:
+                self._wake_receivers()
             if self.namespace.broker.pending_bytes > PENDING_BYTES_MAX and not self._paused:
                 self._pause(transport)
 

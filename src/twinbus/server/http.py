@@ -41,7 +41,7 @@ _SUB_CODES: Final[Mapping[int, int]] = {503: 50004}
 
 _NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
-_logger = logging.getLogger("twinbus.server")
+log = logging.getLogger("twinbus.server")
 
 
 class Request:
@@ -230,7 +230,7 @@ class HttpProtocol(asyncio.Protocol):
         except ServiceError as error:
             response = error_response(error.http_status, str(error))
         except Exception:  # one request must not take the server down
-            _logger.exception("request failed method=%s", request.method)
+            log.exception("request failed method=%s", request.method)
             response = error_response(500, "The server failed to answer; see its log.")
         self._answering = None
         if self._transport is None or self._transport.is_closing():
@@ -240,6 +240,7 @@ class HttpProtocol(asyncio.Protocol):
             self._close()
             return
         self._http.start_next_cycle()
+        self._head = None
         if self._output_is_full:
             self._arm(HTTP_IDLE_DURATION_S_MAX)
         else:

@@ -68,10 +68,10 @@ class ManagementNode(Node):
 
     def __init__(self, endpoint: "AmqpEndpoint", address: Address) -> None:
         super().__init__(endpoint)
-        queue = endpoint.namespace.find_queue(address.name)
-        if not any(endpoint.allowed(right, address.path) for right in ("Listen", "Send")):
+        # First the claim: a stranger must not learn which names exist.
+        if not endpoint.allowed("Send", address.path):
             endpoint.require("Listen", address.path)
-        self.entity_id = queue.entity_id
+        self.entity_id = endpoint.namespace.find_queue(address.name).entity_id
         self.subqueue = address.subqueue
         self._path = address.path
 

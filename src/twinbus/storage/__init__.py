@@ -1,1 +1,1 @@
-"""."""
+"""Durability: the log, snapshots, recovery.  Knows records, not AMQP."""

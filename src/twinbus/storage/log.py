@@ -21,13 +21,18 @@ holds, or a misdirected write put there, is not.  Frames keep to their own secto
 can never touch a frame that was durable before.
 
 A segment ends with a SEAL frame, synced before the first frame of the next segment is written; the
-next segment was made durable, name and header, before that.  A store that is closed in an orderly
-way leaves an empty frame behind, so that damage to the last real one shows.
+next segment was made durable, name and header, before that.
 
 **Where the log ends.**  At most one frame is ever on its way to the disk.  So the first invalid
 frame is a torn one, and the end of the log, if nothing valid comes after it.  If a valid frame of
 the same generation lies anywhere behind it, or the next segment has one, the invalid frame had
 been durable and is damaged: that is `LogDamaged`, and nothing is changed or deleted.
+
+Only the very last frame could be damaged without leaving such a trace.  So every few seconds, and
+when the store is closed, a note is left in the header block of the segment, at byte 512: the log
+has reached this place.
+
+    NOTE     | magic:4s | checksum:I | offset:I | number:I | frame:Q |
 """
 
 import struct
@@ -42,6 +47,7 @@ from twinbus.storage.disk import Disk, File
 FORMAT_VERSION: Final = 1
 SEGMENT_MAGIC: Final = b"TWINLOG\x00"
 SNAPSHOT_MAGIC: Final = b"TWINSNAP"
+NOTE_MAGIC: Final = b"\xf1TwN"
 FRAME_MAGIC: Final = b"\xf1TwF"
 SECTOR_SIZE: Final = 512
 
@@ -50,9 +56,11 @@ SEAL: Final = 2
 
 HEADER: Final = struct.Struct("<8sIIQQIIQI")
 FRAME: Final = struct.Struct("<4sIIIQB7s")
+NOTE: Final = struct.Struct("<4sIIIQ")
 SEED: Final = struct.Struct("<QII")
 CHECKSUM: Final = struct.Struct("<I")
 FRAME_SIZE: Final = FRAME.size
+NOTE_OFFSET: Final = 512
 CHECKED_FROM: Final = 8  # where in a frame the bytes begin that the checksum covers
 RESERVED: Final = bytes(7)
 
@@ -144,6 +152,28 @@ def read_header(file: File, path: str, magic: bytes, number: int) -> Header:
     header.log_offset = offset
     header.log_frame = frame
     return header
+
+
+def write_note(file: File, salt: int, place: LogPlace) -> None:
+    """Leave it in writing that the log has reached this place; durable when this returns."""
+    fields = NOTE.pack(NOTE_MAGIC, 0, place.offset, place.segment, place.frame)[CHECKED_FROM:]
+    checksum = crc32(fields, crc32(SEED.pack(salt, place.segment, NOTE_OFFSET)))
+    note = NOTE_MAGIC + CHECKSUM.pack(checksum) + fields
+    file.write([note.ljust(SECTOR_SIZE, b"\x00")], NOTE_OFFSET)
+    file.sync()
+
+
+def read_note(file: File, salt: int, number: int) -> int:
+    """The offset that the log had reached in this segment; 0 when there is no valid note."""
+    data = file.read(NOTE.size, NOTE_OFFSET)
+    if len(data) < NOTE.size:
+        return 0
+    magic, checksum, offset, segment, _ = NOTE.unpack(data)
+    expected = crc32(data[CHECKED_FROM:], crc32(SEED.pack(salt, number, NOTE_OFFSET)))
+    if magic != NOTE_MAGIC or checksum != expected or segment != number:
+        return 0
+    reached: int = offset
+    return reached
 
 
 # --- frames -----------------------------------------------------------------------------------
@@ -413,10 +443,13 @@ class Log:
         self.poisoned = OSError("a commit was given up")
 
     def close(self) -> None:
-        """Leave an empty frame behind the last one (see above) and close all files."""
+        """Note where the log ends, unless that is unknown, and close all files."""
         if self._head_file is not None:
-            if self.poisoned is None and self.room() > SECTOR_SIZE and self._pending_seal is None:
-                Commit(self, [], 0, 0).write()
+            if self.poisoned is None and self._pending_seal is None:
+                try:
+                    write_note(self._head_file, self.salt, self.place())
+                except OSError as error:
+                    raise self.poison(error) from error
             self._head_file.close()
             self._head_file = None
         for file in self._files.values():

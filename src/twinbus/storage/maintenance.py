@@ -6,6 +6,7 @@ at a time.  A task's `run` sees only what it was given and the disk.
     prepare    the next segment, out of a spare one or fresh; a full disk shows here and only here
     snapshot   slice by slice (`snapshot.py`), when the log has grown enough since the last one
     retire     segments before the snapshot that hold no live body become spare, or go
+    note       leave it in writing how far the log has come (`log.py`)
     move       a few old messages must not pin segments: when the log is mostly dead, the live
                messages of the emptiest segments are stated again and so move to its head
 
@@ -21,7 +22,14 @@ from twinbus.clock import Now
 from twinbus.entities.message import GONE, Message
 from twinbus.errors import LogPoisoned
 from twinbus.storage.disk import Disk, File
-from twinbus.storage.log import OFFSET_MASK, SEGMENT_MAGIC, Header, segment_name
+from twinbus.storage.log import (
+    OFFSET_MASK,
+    SEGMENT_MAGIC,
+    Header,
+    LogPlace,
+    segment_name,
+    write_note,
+)
 from twinbus.storage.records import Counters
 from twinbus.storage.recovery import FRESH_SUFFIX, SPARE_SUFFIX
 from twinbus.storage.snapshot import TEMPORARY_NAME, SnapshotFile
@@ -29,6 +37,7 @@ from twinbus.storage.snapshot import TEMPORARY_NAME, SnapshotFile
 SPARES_MAX: Final = 2
 MOVE_MESSAGES_MAX: Final = 256  # in one go, so that the loop stays free
 MOVE_BYTES_MAX: Final = 1 << 20
+NOTE_INTERVAL_MS: Final = 5_000
 RETRY_MS: Final = 1_000  # a full disk is asked again after this
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -143,6 +152,23 @@ class Retire(Task):
             self.disk.remove(segment_name(number))
         # A spare gets a new header soon; by then it must not come back under its old name.
         self.disk.sync_directory()
+
+
+class NoteEnd(Task):
+    """Note how far the log has come, so that damage to its last frame would show."""
+
+    def __init__(self, disk: Disk, salt: int, place: LogPlace) -> None:
+        super().__init__(disk)
+        self._salt = salt
+        self._place = place
+
+    def work(self) -> None:
+        # A file of its own: the log may go on to the next segment, and close this one, meanwhile.
+        file = self.disk.open(segment_name(self._place.segment))
+        try:
+            write_note(file, self._salt, self._place)
+        finally:
+            file.close()
 
 
 class ReadBodies(Task):

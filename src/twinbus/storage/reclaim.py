@@ -8,10 +8,12 @@ from twinbus.entities.message import GONE, Message
 from twinbus.storage.disk import Disk
 from twinbus.storage.log import Log, LogPlace
 from twinbus.storage.maintenance import (
+    NOTE_INTERVAL_MS,
     SPARES_MAX,
     Backoff,
     FinishSnapshot,
     Moving,
+    NoteEnd,
     PrepareSegment,
     ReadBodies,
     ReserveSnapshot,
@@ -57,6 +59,8 @@ class Maintenance:
         self._file: SnapshotFile | None = None
         self._complete_from = -1  # facts that must be durable before the snapshot is; −1 = unknown
         self._moving = Moving()
+        self._noted_frame = self.durable.frame
+        self._noted_ms = 0
 
     def resume(self, found: Recovered, spares: list[int]) -> None:
         """Go on from what recovery found."""
@@ -104,6 +108,13 @@ class Maintenance:
         wanted = self._reserve_wanted()
         if self._reserved < wanted and not waiting:
             return ReserveSnapshot(self._disk, wanted)
+        if (
+            self.durable.frame != self._noted_frame
+            and self._now.mono_ms - self._noted_ms >= NOTE_INTERVAL_MS
+        ):
+            self._noted_frame = self.durable.frame
+            self._noted_ms = self._now.mono_ms
+            return NoteEnd(self._disk, log.salt, self.durable)
         return None
 
     def finish_task(self, task: Task) -> None:

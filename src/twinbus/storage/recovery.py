@@ -29,6 +29,7 @@ from twinbus.storage.log import (
     LogPlace,
     numbered,
     read_header,
+    read_note,
     segment_name,
 )
 from twinbus.storage.records import Counters, Decoder, LastNumber
@@ -285,7 +286,7 @@ def _replay_segment(
                 expected = place.frame
             frame = reader.next()
             if frame is None:
-                _check_end(reader, path, offset, start)
+                _check_end(reader, path, offset, max(start, read_note(file, found.salt, number)))
                 found.end = LogPlace(number, offset, expected)
                 return False, expected
             if expected not in (-1, frame.frame):
@@ -305,13 +306,13 @@ def _replay_segment(
         file.close()
 
 
-def _check_end(reader: FrameReader, path: str, offset: int, start: int) -> None:
-    """An invalid frame ends the log only if nothing valid, and no snapshot, comes after it."""
+def _check_end(reader: FrameReader, path: str, offset: int, reached: int) -> None:
+    """An invalid frame ends the log only if the log is not known to have gone on behind it."""
     later = reader.valid_frame_after(offset)
     if later >= 0:
         raise LogDamaged(path, offset, f"a frame is damaged; a valid one follows at byte {later}")
-    if offset < start:
-        raise LogDamaged(path, offset, "a frame is damaged; the snapshot was taken after it")
+    if offset < reached:
+        raise LogDamaged(path, offset, f"a frame is damaged; the log had reached byte {reached}")
 
 
 def _check_unused(disk: Disk, found: Recovered, number: int) -> None:

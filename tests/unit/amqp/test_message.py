@@ -1,7 +1,8 @@
-"""Lazy messages: borders, the stored form, what a receiver gets; checked against two other codecs."""
+"""Lazy messages: borders, the stored form, what a receiver gets; against two other codecs too."""
 
 import itertools
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import proton
@@ -463,7 +464,7 @@ def test_a_message_of_the_sdk() -> None:
     data = sdk_bytes(
         ServiceBusMessage(
             b"body",
-            application_properties={"a": 1, "b": "two", "c": None},
+            application_properties={"a": 1, "b": "two"},
             session_id="s",
             message_id="m",
             time_to_live=timedelta(seconds=30),
@@ -477,7 +478,9 @@ def test_a_message_of_the_sdk() -> None:
     assert scanned.annotation("x-opt-partition-key") == "s"
     assert scanned.content_type() == "text/plain"
     assert scanned.application_properties()["a"] == 1
-    read = sdk_reads(encode_delivered(scanned.stored(), 9, 1_000, 2, 5_000, 0, None, "why", "because"))
+    read = sdk_reads(
+        encode_delivered(scanned.stored(), 9, 1_000, 2, 5_000, 0, None, "why", "because")
+    )
     assert read.header is not None
     assert read.properties is not None
     assert read.message_annotations is not None
@@ -502,7 +505,7 @@ def test_a_message_of_the_sdk() -> None:
         {"data_body": [b"a", b"b"]},
     ],
 )
-def test_every_body_of_the_sdk(body: dict[str, object]) -> None:
+def test_every_body_of_the_sdk(body: dict[str, Any]) -> None:
     data = sdk_bytes(
         AmqpAnnotatedMessage(
             **body,
@@ -523,7 +526,7 @@ def test_every_body_of_the_sdk(body: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("body", [b"bytes", "text", {"k": [1, 2.5]}, None, [1, "two"], 2**40])
-def test_messages_of_proton(body: object) -> None:
+def test_messages_of_proton(body: Any) -> None:
     sent = proton.Message(
         body=body,
         id=UUID(int=9),
@@ -540,7 +543,7 @@ def test_messages_of_proton(body: object) -> None:
     assert (scanned.durable, scanned.priority, scanned.ttl_ms) == (True, 6, 5_000)
     assert (scanned.message_id(), scanned.group_id()) == (UUID(int=9), "g")
     assert scanned.annotation("mine") == "x"
-    received = proton.Message()
+    received: Any = proton.Message()
     received.decode(encode_delivered(scanned.stored(), 7, 1_000, 2, 5_000, 1, None, "why"))
     assert received.body == body
     assert (received.id, received.subject, received.group_id) == (UUID(int=9), "s", "g")
@@ -553,7 +556,7 @@ def test_messages_of_proton(body: object) -> None:
 
 
 def test_proton_reads_plain_messages() -> None:
-    received = proton.Message()
+    received: Any = proton.Message()
     received.decode(
         encode_message(
             value_section({"sequence-numbers": [1, 2]}),

@@ -1,5 +1,6 @@
 """Performatives: every field there and back, defaults, refusals, and what the SDK makes of them."""
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -81,13 +82,17 @@ SAMPLES: list[Performative] = [
     Begin(None, 0, 1, 2),
     Begin(1, 4_294_967_295, 65_536, 65_536, 255, ["a"], ["b"], {Symbol("p"): Int(1)}),
     Attach("link", 0, SENDER),
-    Attach("l", 9, RECEIVER, 1, 1, SOURCE, TARGET, {b"tag": None}, True, 7, 2**40, ["a"], ["b"], {}),
+    Attach(
+        "l", 9, RECEIVER, 1, 1, SOURCE, TARGET, {b"tag": None}, True, 7, 2**40, ["a"], ["b"], {}
+    ),
     Attach("tx", 3, SENDER, 0, 0, Source(), Coordinator(["amqp:local-transactions"])),
     Flow(None, 1, 2, 3),
     Flow(5, 1, 2, 3, 4, 4_294_967_295, 100, 6, True, True, {Symbol("p"): 1}),
     Transfer(0),
     Transfer(1, 5, b"tag", 0x8001_3700, True, True, 1, Received(1, 2**40), True, True, True),
-    Transfer(300, 2**32 - 1, b"t" * 32, 0, False, False, None, TransactionalState(b"x", Accepted())),
+    Transfer(
+        300, 2**32 - 1, b"t" * 32, 0, False, False, None, TransactionalState(b"x", Accepted())
+    ),
     Disposition(RECEIVER, 0, 0),
     Disposition(SENDER, 5, 900, True, Rejected(ERROR), True),
     Disposition(RECEIVER, 5, 6, False, Released()),
@@ -298,7 +303,9 @@ def test_continuation_frames(more: bool) -> None:
     assert (body, channel) == (b"rest", 7)
 
 
-@pytest.mark.parametrize("state", [b"", ACCEPTED, rejected(ERROR), rejected(AmqpError("c", "d" * 500))])
+@pytest.mark.parametrize(
+    "state", [b"", ACCEPTED, rejected(ERROR), rejected(AmqpError("c", "d" * 500))]
+)
 def test_disposition_frames(state: bytes) -> None:
     read, body, channel = one_frame(encode_disposition_frame(2, True, 5, 70_000, True, state))
     assert isinstance(read, Disposition)
@@ -315,9 +322,11 @@ def sdk_frame(frame: object) -> bytes:
 
 
 def test_what_the_sdk_sends() -> None:
-    source = SdkSource(address="q", filters=None, expiry_policy=None)  # type: ignore[no-untyped-call]
-    target = SdkTarget(address="t")  # type: ignore[no-untyped-call]
-    frame = sdk.AttachFrame(
+    source_type: Any = SdkSource
+    target_type: Any = SdkTarget
+    source = source_type(address="q", filters=None, expiry_policy=None)
+    target = target_type(address="t")
+    frame: object = sdk.AttachFrame(
         "n", 1, True, 0, 1, source, target, None, None, 0, 1_048_576, None, None, {b"p": "v"}
     )
     read, _, _ = one_frame(sdk_frame(frame))

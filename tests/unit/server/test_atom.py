@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element, fromstring
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from twinbus.broker.auth import LISTEN, MANAGE, SEND, AuthorizationRule, Authorizer, make_sas_token
 from twinbus.clock import Now
@@ -23,15 +25,17 @@ from twinbus.errors import (
 from twinbus.limits import PAGE_COUNT_MAX, XML_DEPTH_MAX, XML_ELEMENTS_MAX
 from twinbus.server.atom import TOKEN_LEEWAY_S, AtomRouter
 from twinbus.server.documents import (
+    _SETTINGS,
     ATOM,
     COUNTS,
     SERVICE_BUS,
     QueueView,
+    queue_entry,
     read_queue_description,
     read_xml,
     utc_text,
 )
-from twinbus.server.http import Request, Response
+from twinbus.server.http import Request, Response, xml_text
 
 NOW_S = 1_800_000_000
 FOREVER = "P10675199DT2H48M5.4775807S"
@@ -427,6 +431,14 @@ class TestRights:
         assert (await client.ask("GET", "/$namespaceinfo")).status == 200
 
     @pytest.mark.asyncio
+    async def test_health_needs_no_claim(self, client: Client) -> None:
+        client.token = None
+        assert (await client.ask("GET", "/health")).status == 200
+        client.token = ""
+        with pytest.raises(Unauthorized):
+            await client.ask("GET", "/health")
+
+    @pytest.mark.asyncio
     async def test_body_is_not_read_before_the_claim_is_proven(self, client: Client) -> None:
         client.token = None
         with pytest.raises(Unauthorized):
@@ -434,6 +446,29 @@ class TestRights:
 
 
 class TestReading:
+    @given(st.binary(max_size=200))
+    def test_any_bytes(self, data: bytes) -> None:
+        with pytest.raises(ArgumentInvalid):
+            read_queue_description(data)
+
+    @given(
+        st.dictionaries(
+            st.sampled_from(sorted(_SETTINGS)),
+            st.sampled_from(["PT30S", "P1D", FOREVER, "7", "true", "0", "Disabled", "a/b"])
+            | st.text(max_size=30),
+            max_size=3,
+        )
+    )
+    def test_any_values(self, values: dict[str, str]) -> None:
+        """A description or a refusal; and what was read is written back the same."""
+        inner = "".join(f"<{name}>{xml_text(text)}</{name}>" for name, text in values.items())
+        try:
+            description = read_queue_description(document(inner))
+        except (ArgumentInvalid, ArgumentOutOfRange):
+            return
+        written = queue_entry(View("q", description), "https://h").encode()
+        assert read_queue_description(written) == description
+
     def test_everything_the_sdk_sends_back_on_update(self) -> None:  # M-13
         settings = (
             "<LockDuration>PT30S</LockDuration><MaxSizeInMegabytes>2048</MaxSizeInMegabytes>"

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import random
 import re
 from collections.abc import Iterable
 
@@ -211,6 +212,15 @@ async def test_connection_close_and_http_1_0_are_honoured() -> None:
         peer.drop()
 
 
+async def test_what_comes_after_the_end_is_ignored() -> None:
+    """TLS may still hand over data that was on its way when the connection was closed."""
+    peer = Peer()
+    await peer.send(b"GET /x HTTP/1.0\r\n\r\n")
+    assert await peer.send(GET) == b""
+    assert len(peer.router.requests) == 1
+    peer.drop()
+
+
 async def test_peer_may_close_its_half_and_still_get_the_answer() -> None:
     peer = Peer()
     peer.router.go.clear()
@@ -242,6 +252,15 @@ async def test_head_has_no_body() -> None:
     assert b"Content-Length: 7\r\n" in answer
     assert answer.endswith(b"\r\n\r\n")
     assert statuses(await peer.send(GET)) == [200]
+    peer.drop()
+
+
+async def test_garbage_after_head_gets_a_whole_answer() -> None:
+    peer = Peer()
+    await peer.send(b"HEAD /x HTTP/1.1\r\nHost: h\r\n\r\n")
+    answer = await peer.send(b"\x00\r\n\r\n")
+    assert statuses(answer) == [400]
+    assert answer.endswith(b"</Error>")
     peer.drop()
 
 
@@ -475,3 +494,22 @@ async def test_connection_lives_on_after_a_refused_upgrade() -> None:
     )
     assert statuses(await peer.send(upgrade + GET)) == [501, 200]
     peer.drop()
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_damaged_requests_in_any_pieces_never_raise(seed: int) -> None:
+    source = random.Random(seed)
+    good = (
+        b"PUT /x?a=b HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n"
+    )
+    for _ in range(50):
+        data = bytearray(good + GET + good)
+        for _ in range(source.randrange(4)):
+            data[source.randrange(len(data))] = source.randrange(256)
+        peer = Peer()
+        while data:
+            size = source.randrange(1, 64)
+            await peer.send(bytes(data[:size]))
+            del data[:size]
+        peer.protocol.eof_received()
+        peer.drop()
