@@ -69,7 +69,7 @@ compiled: setup
 	@$(BIN)/python setup.py --quiet build --build-lib $(COMPILED) --build-temp build/objects
 
 bench: compiled
-	PYTHONPATH=$(COMPILED) $(BIN)/python -m bench $(ARGS)
+	$(BIN)/python -m bench $(ARGS)
 
 clean:
 	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis src/twinbus.egg-info

@@ -122,7 +122,10 @@ def load_identity(data_dir: Path, namespace: str | None = None, key: str | None 
 
 
 def store_identity(data_dir: Path, identity: Identity) -> None:
-    """Keep the identity for the next start."""
+    """Keep the identity for the next start; a file that says the same is left as it was typed."""
+    path = data_dir / "server.json"
+    if path.exists() and _read_identity(path) == identity:
+        return
     rules = [
         {
             "name": rule.name,
@@ -133,7 +136,7 @@ def store_identity(data_dir: Path, identity: Identity) -> None:
         for rule in identity.rules
     ]
     document = {"namespace": identity.namespace, "rules": rules}
-    write_private(data_dir / "server.json", json.dumps(document, indent=2) + "\n")
+    write_private(path, json.dumps(document, indent=2) + "\n")
 
 
 def write_private(path: Path, text: str) -> None:

@@ -7,7 +7,7 @@ patched or reached into.
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
@@ -56,27 +56,26 @@ class Client:
 
     flavour: str
     sdk: Any
+    _links: list[Any] = field(default_factory=list)
 
     def sender(self, queue: str, **options: Any) -> Any:
-        sender = self.sdk.get_queue_sender(queue, **options)
-        return Threaded(sender) if self.flavour == "sync" else sender
+        return self._linked(self.sdk.get_queue_sender(queue, **options))
 
     def receiver(self, queue: str, **options: Any) -> Any:
-        receiver = self.sdk.get_queue_receiver(queue, **{"max_wait_time": 5, **options})
-        return Threaded(receiver) if self.flavour == "sync" else receiver
+        options = {"max_wait_time": 5, **options}
+        return self._linked(self.sdk.get_queue_receiver(queue, **options))
 
     def dead_letter_receiver(self, queue: str, **options: Any) -> Any:
         return self.receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER, **options)
 
-    def renewer(self, **options: Any) -> Any:
-        module = azure.servicebus if self.flavour == "sync" else azure.servicebus.aio
-        return module.AutoLockRenewer(**options)
-
     async def close(self) -> None:
-        if self.flavour == "sync":
-            await asyncio.to_thread(self.sdk.close)
-        else:
-            await self.sdk.close()
+        """Close what is left open.  All links at once: the SDK would take one after the other."""
+        await asyncio.gather(*(link.close() for link in self._links))
+        await (asyncio.to_thread(self.sdk.close) if self.flavour == "sync" else self.sdk.close())
+
+    def _linked(self, link: Any) -> Any:
+        self._links.append(Threaded(link) if self.flavour == "sync" else link)
+        return self._links[-1]
 
 
 def open_client(flavour: str, connection_string: str, **options: Any) -> Client:
@@ -98,6 +97,12 @@ async def receive_exactly(receiver: Any, count: int) -> list[Any]:
 async def receive_one(receiver: Any) -> Any:
     [message] = await receive_exactly(receiver, 1)
     return message
+
+
+async def nothing_comes(receiver: Any) -> bool:
+    """Is there nothing to receive for a moment?  Connecting is not part of the moment."""
+    await receiver.peek_messages()
+    return not await receiver.receive_messages(max_wait_time=0.3)
 
 
 async def complete_all(receiver: Any, messages: Iterable[Any]) -> None:

@@ -14,7 +14,8 @@ import azure.servicebus.aio
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import MessageLockLostError
-from tests.interop.sdk import Client, body, peek_all, receive_one
+
+from tests.interop.sdk import Client, body, nothing_comes, peek_all, receive_one
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.queue(lock_duration="PT5S")]
 
@@ -61,7 +62,7 @@ async def test_renewed_lock_holds(
     await asyncio.sleep(3)
     assert await receiver.renew_message_lock(message) > first_end
     await sleep_until(first_end)
-    assert await client.receiver(queue).receive_messages(max_wait_time=1) == []
+    assert await nothing_comes(client.receiver(queue))
     await receiver.complete_message(message)
     assert await peek_all(receiver) == []
 
@@ -72,7 +73,7 @@ async def test_auto_lock_renewer(client: Client, queue: str, sender: Any) -> Non
         message = await receive_one(receiver)
         first_end = message.locked_until_utc
         await sleep_until(first_end)
-        assert await client.receiver(queue).receive_messages(max_wait_time=1) == []
+        assert await nothing_comes(client.receiver(queue))
         assert message.auto_renew_error is None
         await receiver.complete_message(message)
         assert await peek_all(receiver) == []

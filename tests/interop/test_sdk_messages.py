@@ -12,6 +12,7 @@ from azure.servicebus.amqp import (
     AmqpMessageHeader,
     AmqpMessageProperties,
 )
+
 from tests.interop.sdk import body, peek_all, receive_one
 
 pytestmark = pytest.mark.asyncio

@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageState, ServiceBusReceiveMode
 from azure.servicebus.exceptions import MessageNotFoundError
-from tests.interop.sdk import Client, bodies, body, peek_all, receive_exactly, receive_one
+
+from tests.interop.sdk import (
+    Client,
+    bodies,
+    body,
+    nothing_comes,
+    peek_all,
+    receive_exactly,
+    receive_one,
+)
 
 pytestmark = pytest.mark.asyncio
 
@@ -106,7 +115,7 @@ async def test_settling_a_deferred_message(
     # Abandoned, it is still deferred; deferring it again changes nothing either.
     [message] = await receiver.receive_deferred_messages(number)
     await receiver.defer_message(message)
-    assert await receiver.receive_messages(max_wait_time=0.3) == []
+    assert await nothing_comes(receiver)
     [message] = await receiver.receive_deferred_messages(number)
     await receiver.dead_letter_message(message, reason="enough")
     assert (await receive_one(dead_letters)).dead_letter_reason == "enough"

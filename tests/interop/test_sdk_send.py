@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
+
 from tests.interop.sdk import (
     Client,
     bodies,
@@ -15,7 +16,6 @@ from tests.interop.sdk import (
     receive_exactly,
     receive_one,
 )
-
 from twinbus.limits import BATCH_SIZE_BYTES_MAX, MESSAGE_SIZE_BYTES_MAX
 
 pytestmark = pytest.mark.asyncio

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage, TransportType
 from azure.servicebus.exceptions import ServiceBusConnectionError
-from tests.interop.sdk import Client, bodies, body, peek_all, receive_exactly, receive_one
 
+from tests.interop.sdk import Client, bodies, body, peek_all, receive_exactly, receive_one
 from twinbus.limits import ENTITY_NAME_CHARS_MAX
 from twinbus.testing.server import ServerProcess
 

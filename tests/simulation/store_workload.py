@@ -148,6 +148,13 @@ class Workload:
             self._task = None
             self.store.finish_task(task)
 
+    def commit_all(self) -> None:
+        """Make everything durable; background work may remain."""
+        while self._commit is not None or self.store.facts:
+            self.begin_or_finish_commit()
+            if self._commit is None:
+                self.begin_or_finish_task()
+
     def settle_down(self) -> None:
         """Commit everything and finish all background work."""
         for _ in range(500):
@@ -171,10 +178,8 @@ class Workload:
             self._change_entities()
         queue = rng.choice(list(self.store.entities.values()))
         queue.tick(now)
-        action = rng.choice(
-            [self._send, self._send, self._receive, self._receive, self._settle, self._settle]
-            + [self._cancel, self._deferred, self._take]
-        )
+        often = [self._send, self._receive, self._settle]
+        action = rng.choice([*often, *often, self._cancel, self._deferred, self._take])
         action(queue)
 
     def _change_entities(self) -> None:

@@ -1,8 +1,9 @@
 """M-3: the power is cut at every disk operation of a workload, and nothing acknowledged is lost.
 
-What is synced is there, what is not may be there or not, in any combination: `twinbus.testing.disk`
-states the fault model.  Whatever is found, the store opens, and holds the state of the last finished
-commit or of the one in flight: nothing lost, nothing back from the dead, nothing invented.
+What is synced is there, what is not may be there or not, in any combination; the fault model is
+stated in `twinbus.testing.disk`.  Whatever is found, the store opens and holds the state of the
+last finished commit or of the one in flight: nothing lost, nothing back from the dead, nothing
+invented.
 """
 
 import random

@@ -55,11 +55,9 @@ def tracked(suffix: str) -> list[Path]:
     if listed.returncode == 0:
         paths = [ROOT / line for line in listed.stdout.splitlines()]
     else:  # an unpacked source archive is no git repository
-        paths = [
-            path
-            for folder in ("src", "tests", "docs", "examples")
-            for path in (ROOT / folder).rglob(f"*{suffix}")
-        ]
+        folders = [ROOT / name for name in ("src", "tests", "docs", "examples", "bench")]
+        paths = [path for folder in folders for path in folder.rglob(f"*{suffix}")]
+        paths += ROOT.glob(f"*{suffix}")
     return sorted(path for path in paths if path.is_file())
 
 

@@ -101,6 +101,19 @@ _NUMBER_TYPES: Final[dict[int, type]] = {
     0x82: float,
     0x83: Timestamp,
 }
+_NUMBER_CODES: Final[dict[type, int]] = {
+    UByte: 0x50,
+    Byte: 0x51,
+    UShort: 0x60,
+    Short: 0x61,
+    UInt: 0x70,
+    Int: 0x71,
+    Float: 0x72,
+    ULong: 0x80,
+    int: 0x81,
+    float: 0x82,
+    Timestamp: 0x83,
+}
 
 
 def decode_error(text: str) -> RemoteProtocolError:
@@ -359,15 +372,14 @@ def _encode(value: object, depth: int) -> bytes:
         return _encode_text(value)
     if isinstance(value, bool):
         return b"\x41" if value else b"\x42"
-    if isinstance(value, int):
-        return _encode_integer(value)
+    # By its exact type: a compiled isinstance(value, int) would make it a plain number.
+    code = _NUMBER_CODES.get(type(value), 0)
+    if code:
+        return _encode_number(value, code)
     if isinstance(value, bytes):
         return _encode_bytes(value)
     if isinstance(value, UUID):
         return b"\x98" + value.bytes
-    if isinstance(value, float):
-        code = 0x72 if isinstance(value, Float) else 0x82
-        return bytes((code,)) + _encode_as(value, code, depth)
     if depth >= NESTING_MAX:
         raise LocalProtocolError("value nested too deep to encode")
     if isinstance(value, Array):
@@ -437,28 +449,14 @@ def encode_ulong(value: int) -> bytes:
     return b"\x80" + _encode_as(value, 0x80, 0)
 
 
-def _encode_integer(value: int) -> bytes:
-    kind = type(value)
-    if kind is UInt:
-        return encode_uint(value)
-    if kind is ULong:
-        return encode_ulong(value)
-    if kind is int or kind is Int:
-        code = 0x81 if kind is int else 0x71
-        if -128 <= value < 128:
-            return (b"\x55" if kind is int else b"\x54") + bytes((value & 0xFF,))
-    elif kind is Timestamp:
-        code = 0x83
-    elif kind is UByte:
-        code = 0x50
-    elif kind is UShort:
-        code = 0x60
-    elif kind is Byte:
-        code = 0x51
-    elif kind is Short:
-        code = 0x61
-    else:
-        raise _cannot(value)
+def _encode_number(value: object, code: int) -> bytes:
+    if isinstance(value, int):
+        if code == 0x70:
+            return encode_uint(value)
+        if code == 0x80:
+            return encode_ulong(value)
+        if code in (0x71, 0x81) and -128 <= value < 128:
+            return (b"\x54" if code == 0x71 else b"\x55") + bytes((value & 0xFF,))
     return bytes((code,)) + _encode_as(value, code, 0)
 
 

@@ -157,7 +157,9 @@ class Link:
             self.attach(source, target, max_message_size, properties)
         except LocalProtocolError:
             # We read more than we can write, such as a symbol sent as a string beyond ASCII.
-            self.refuse(AmqpError("amqp:invalid-field", "source or target cannot be echoed"))
+            # LinkDetached comes with the next events.
+            error = AmqpError("amqp:invalid-field", "source or target cannot be echoed")
+            self.session.fail_link(self, error)
             return False
         return True
 

@@ -6,7 +6,14 @@ of a user's message is `message.py`, which does not decode.
 
 from typing import Final
 
-from twinbus.amqp.codec import decode_error, decode_within, encode_binary, encode_uint, encode_value
+from twinbus.amqp.codec import (
+    U32,
+    decode_error,
+    decode_within,
+    encode_binary,
+    encode_uint,
+    encode_value,
+)
 from twinbus.amqp.fields import (
     Fields,
     composite,
@@ -26,7 +33,7 @@ from twinbus.amqp.sections import (
     PROPERTIES,
     SEQUENCE,
     VALUE,
-    binary_start,
+    read_section,
     read_sections,
 )
 from twinbus.amqp.types import Symbol, Timestamp
@@ -271,11 +278,34 @@ def build_batch(messages: list[bytes]) -> bytes:
 def split_batch(data: bytes) -> list[bytes]:
     """The messages in a batch.  What the envelope says about itself is skipped."""
     messages: list[bytes] = []
-    for section in read_sections(data):
-        if section.code == DATA:
-            messages.append(data[binary_start(data, section.start) : section.end])
-        elif section.code in (SEQUENCE, VALUE):
-            raise decode_error("batch with a body that is not data")
-    if len(messages) > SECTIONS_MAX:
-        raise decode_error("too many messages in a batch")
+    at = 0
+    end = len(data)
+    envelope = 0  # sections that are no messages: a handful at most
+    while at < end:
+        start = at + 3
+        if end - at < 8 or data[at] or data[at + 1] != 0x53 or data[at + 2] != DATA:
+            section = read_section(data, at)
+            start = section.start
+            at = section.end
+            if section.code in (SEQUENCE, VALUE):
+                raise decode_error("batch with a body that is not data")
+            if section.code != DATA:
+                envelope += 1
+                if envelope > 6:
+                    raise decode_error("too many sections")
+                continue
+        if data[start] == 0xB0:
+            size: int = U32.unpack_from(data, start + 1)[0]
+            start += 5
+        elif data[start] == 0xA0:
+            size = data[start + 1]
+            start += 2
+        else:
+            raise decode_error("data section without binary")
+        at = start + size
+        if at > end:
+            raise decode_error("data section longer than the batch")
+        if len(messages) >= SECTIONS_MAX:
+            raise decode_error("too many messages in a batch")
+        messages.append(data[start:at])
     return messages

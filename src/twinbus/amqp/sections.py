@@ -46,23 +46,30 @@ class Section:
         self.end = end
 
 
+def read_section(data: bytes, at: int) -> Section:
+    """The section at `at`, whatever form its descriptor has."""
+    end = len(data)
+    if data[at] != 0x00:
+        raise decode_error("a message section must be a described value")
+    descriptor, start = decode_within(data, at + 1, end)
+    code = descriptor_code(descriptor)
+    if not HEADER <= code <= FOOTER:
+        raise decode_error("unknown message section")
+    after = skip_within(data, start, end)
+    _check_type(code, data[start])
+    return Section(code, start, after)
+
+
 def read_sections(data: bytes) -> list[Section]:
-    """All sections in the order they come, whatever form their descriptors have."""
+    """All sections in the order they come."""
     sections: list[Section] = []
     at = 0
-    end = len(data)
-    while at < end:
+    while at < len(data):
         if len(sections) >= _SECTION_COUNT_MAX:
             raise decode_error("too many sections")
-        if data[at] != 0x00:
-            raise decode_error("a message section must be a described value")
-        descriptor, start = decode_within(data, at + 1, end)
-        code = descriptor_code(descriptor)
-        if not HEADER <= code <= FOOTER:
-            raise decode_error("unknown message section")
-        at = skip_within(data, start, end)
-        _check_type(code, data[start])
-        sections.append(Section(code, start, at))
+        section = read_section(data, at)
+        sections.append(section)
+        at = section.end
     return sections
 
 
@@ -77,11 +84,6 @@ def _check_type(code: int, constructor: int) -> None:
         fits = constructor in _MAPS
     if not fits:
         raise decode_error(f"section 0x{code:02x} holds a value of the wrong type")
-
-
-def binary_start(data: bytes, at: int) -> int:
-    """Where the content of the binary at `at` begins."""
-    return at + 2 if data[at] == 0xA0 else at + 5
 
 
 class Entries:

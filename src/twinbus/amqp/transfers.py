@@ -197,23 +197,22 @@ def decode_transfer(data: bytes, at: int, end: int) -> tuple[Transfer, int]:
             known = _transfer_tails.get(tail)
             if known is None:
                 known = _learn_transfer_tail(data, at, end, tail)
-            if known[0] == data[at + 2]:
-                return (
-                    Transfer(
-                        handle,
-                        delivery_id,
-                        data[p + 2 : tag_end],
-                        known[1],
-                        known[2],
-                        known[3],
-                        known[4],
-                        known[5],
-                        known[6],
-                        known[7],
-                        known[8],
-                    ),
-                    stop,
-                )
+            count, message_format, settled, more, mode, state, resume, aborted, batchable = known
+            if count == data[at + 2]:
+                tag = data[p + 2 : tag_end]
+                return Transfer(
+                    handle,
+                    delivery_id,
+                    tag,
+                    message_format,
+                    settled,
+                    more,
+                    mode,
+                    state,
+                    resume,
+                    aborted,
+                    batchable,
+                ), stop
     return _decode_any_transfer(data, at, end)
 
 

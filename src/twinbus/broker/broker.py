@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
-from twinbus.broker.delivery import QueueReceivers, Receiver, Sink, Taken
+from twinbus.broker.delivery import TURN_COUNT_MAX, QueueReceivers, Receiver, Sink, Taken
 from twinbus.clock import Clock, Now
 from twinbus.entities.commands import (
     PEEK_LOCK,
@@ -26,6 +26,7 @@ from twinbus.entities.commands import (
     ReceiveDeferred,
     Reply,
     Send,
+    Settle,
 )
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.message import Message
@@ -67,6 +68,7 @@ class Broker:
         self._receivers: dict[int, QueueReceivers] = {}
         self._touched: dict[int, Queue] = {}  # queues to pump in the next turn
         self.pending_bytes = 0  # of sends decided and in no commit yet
+        self.work_count = 0  # messages sent, settled and handed out since the last commit began
         self._stated = 0  # facts handed to commits so far; `_stated + len(facts)` = all stated
         self._durable = 0  # facts known to be durable
         self._waiting: deque[tuple[int, Reply | Taken | Durable]] = deque()
@@ -107,6 +109,8 @@ class Broker:
             return queue.send(command.messages, now)
         if isinstance(command, Peek) and command.count == 0:
             return []  # the SDK asks for none at times
+        if isinstance(command, Settle):
+            self.work_count += len(command.locks)
         result = queue.apply(command, now)
         if isinstance(command, Peek):
             found = cast(list[Message], result)
@@ -127,6 +131,7 @@ class Broker:
                 "free some space and send again."
             )
         self.pending_bytes += size
+        self.work_count += len(command.messages)
 
     def _delivered(self, messages: list[Message], until: int) -> list[Delivered]:
         bodies = self.store.read_bodies(messages)
@@ -235,13 +240,14 @@ class Broker:
         receivers = self._receivers.get(queue.entity_id)
         if receivers is not None:
             taken: list[Taken] = []
-            more = receivers.pump(self.store, now, taken)
+            handed_out = receivers.pump(self.store, now, taken)
+            self.work_count += handed_out
             if taken:
                 position = self._position()
                 for batch in taken:
                     self._waiting.append((position, batch))
-            if more:
-                self.touch(queue)
+            if handed_out >= TURN_COUNT_MAX:
+                self.touch(queue)  # there may be more; others get their turn first
         self._arm(queue, now)
 
     def committed(self, commit: Commit) -> None:

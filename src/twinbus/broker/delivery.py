@@ -113,8 +113,8 @@ class QueueReceivers:
         if receiver in self.ring:
             self.ring.remove(receiver)
 
-    def pump(self, store: Bodies, now: Now, taken: list[Taken]) -> bool:
-        """Hand out what can be handed out; True when the turn's share was used up."""
+    def pump(self, store: Bodies, now: Now, taken: list[Taken]) -> int:
+        """Hand out what can be handed out, TURN_COUNT_MAX at most; returns how many."""
         left = TURN_COUNT_MAX
         ring = self.ring
         idle = 0  # receivers in a row that could not be served
@@ -127,7 +127,7 @@ class QueueReceivers:
         for receiver in list(ring):
             if receiver.drain and (receiver.credit == 0 or not self._ready(receiver)):
                 finish_drain(receiver)
-        return left <= 0
+        return TURN_COUNT_MAX - left
 
     def _ready(self, receiver: Receiver) -> bool:
         return self.queue.has_ready(receiver.subqueue)

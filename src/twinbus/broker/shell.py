@@ -21,8 +21,9 @@ from twinbus.storage.store import Commit, Store, Task
 
 log = logging.getLogger("twinbus.broker")
 
-# Up to this many bytes a commit is written inline.  Above, the loop has better things to do.
-INLINE_SIZE_BYTES_MAX: Final = 4_096
+# A commit is written inline up to this many messages and bytes; above, the loop has better to do.
+INLINE_WORK_MAX: Final = 4
+INLINE_SIZE_BYTES_MAX: Final = 65_536
 MAINTENANCE_INTERVAL_S: Final = 0.05
 
 
@@ -64,13 +65,16 @@ class BrokerShell:
     def _turn(self) -> None:
         if self._failed:
             return
-        commit = self.broker.turn(may_commit=not self._committing)
+        broker = self.broker
+        commit = broker.turn(may_commit=not self._committing)
         self._arm()
         if commit is None:
             self._settle_idle()
             return
         self._committing = True
-        if commit.size <= INLINE_SIZE_BYTES_MAX:
+        work = broker.work_count
+        broker.work_count = 0
+        if work <= INLINE_WORK_MAX and commit.size <= INLINE_SIZE_BYTES_MAX:
             self._written(commit, _attempt(commit.write))
         else:
             self._commits.put(commit.write, lambda error: self._written(commit, error))

@@ -5,6 +5,7 @@ import asyncio
 import errno
 import logging
 from pathlib import Path
+from typing import Final
 
 from twinbus.cli.arguments import Commands, add_data
 from twinbus.cli.running import forget_running, remember_running
@@ -20,6 +21,9 @@ from twinbus.emulator_config import EmulatorConfig, read_emulator_config
 from twinbus.errors import ConfigError, DirectoryInUse, LogDamaged
 from twinbus.limits import HANDSHAKE_DURATION_S_MAX
 from twinbus.server.app import run_server
+
+# What a socket never says; these come without a file name when they are about an open file.
+_DISK_ERRORS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 
 def add_arguments(commands: Commands) -> None:
@@ -111,10 +115,10 @@ async def _serve(config: ServerConfig, identity: Identity) -> int:
 
 def _reason(error: OSError, options: argparse.Namespace) -> str:
     """An operating system's refusal, in terms of what the person typed."""
-    if error.filename is not None:
+    if error.filename is not None or error.errno in _DISK_ERRORS:
         return (
-            f"cannot use data directory {options.data} ({error.strerror}: {error.filename}); "
-            "give --data a directory that this user may write"
+            f"cannot use data directory {options.data} ({error.strerror}); "
+            "give --data a directory with room that this user may write"
         )
     ports = " or ".join(str(port) for port in (options.port, *options.extra_port))
     if error.errno == errno.EADDRINUSE:

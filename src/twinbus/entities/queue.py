@@ -387,7 +387,9 @@ class Queue(QueueState):
             self._activate(number, now)
             left -= 1
         if left > 0:
-            expired = self._main.table.find_expired(now.utc_ms, self.published, left)
+            table = self._main.table
+            expired = table.find_expired(now.utc_ms, self.published, left)
+            self._expiry_waits = len(expired) < left and table.next_expiry_ms() <= now.utc_ms
             if expired:
                 self._expire(expired)
 
@@ -395,9 +397,13 @@ class Queue(QueueState):
         """Milliseconds until `tick` has something to do; -1 when nothing is waiting for time."""
         lock_ms = min(self._main.locks.next_ms(), self._dead_letter.locks.next_ms())
         due_ms, number = self._main.next_scheduled()
-        if due_ms <= now.utc_ms and number > self.published:
-            due_ms = now.utc_ms + 1  # not durable yet: look again soon
         expiry_ms = self._main.table.next_expiry_ms()
+        # What is due but not yet durable has to wait; ticking all the time would not help it.
+        soon_ms = now.utc_ms + 1
+        if number > self.published:
+            due_ms = max(due_ms, soon_ms)
+        if self._expiry_waits:
+            expiry_ms = max(expiry_ms, soon_ms)
         if lock_ms == due_ms == expiry_ms == NEVER_MS:
             return -1
         return max(0, min(lock_ms - now.mono_ms, due_ms - now.utc_ms, expiry_ms - now.utc_ms))

@@ -78,6 +78,7 @@ class QueueState:
 
     __slots__ = (
         "_dead_letter",
+        "_expiry_waits",
         "_main",
         "_receive_disabled",
         "_send_disabled",
@@ -106,6 +107,7 @@ class QueueState:
         self._send_disabled = False
         self._receive_disabled = False
         self._size_bytes_max = 0
+        self._expiry_waits = False  # something has expired that is not published yet
         self.update(description)
 
     def update(self, description: QueueDescription) -> None:
@@ -135,6 +137,7 @@ class QueueState:
     def publish(self, sequence_number: int) -> None:
         """Everything up to this number is durable."""
         self.published = max(self.published, sequence_number)
+        self._expiry_waits = False
 
     def has_ready(self, subqueue: int) -> bool:
         """Would `lock_next` find something (or at least something that has expired)?"""
@@ -180,10 +183,11 @@ class QueueState:
 
         A lock it carries runs anew from `now`.
         """
-        if message.state == GONE:
-            return  # was removed before the fact that stored it was written; that follows
-        part = self._part(subqueue)
         number = message.sequence_number
+        self._seen(number)
+        if message.state == GONE:
+            return  # it was removed before the fact that stored it was written
+        part = self._part(subqueue)
         known = part.table.get(number)
         if known is not None:
             part.remove(known)
@@ -194,7 +198,6 @@ class QueueState:
         part.put(message)
         if subqueue == MAIN and message.state == ACTIVE and message.expires_ms != NEVER_MS:
             part.table.watch_expiry(message)
-        self._seen(number)
 
     def replay(self, fact: Fact, now: Now) -> None:
         """Let a fact happen again.  Locks run anew from `now`; everything is durable."""

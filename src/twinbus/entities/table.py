@@ -196,25 +196,27 @@ class MessageTable:
         """Free messages whose time is over; about `count`, and the rest next time.
 
         Who is locked is left out and has to be watched again when the lock ends.  Who is not yet
-        published is looked at again a millisecond later.
+        published stays watched, so that `next_expiry_ms` may still lie in the past afterwards.
         """
         found: list[Message] = []
+        unpublished: list[tuple[int, Block]] = []
         while len(found) < count and self.next_expiry_ms() <= utc_ms:
             _, _, block = heappop(self._expiries)
             earliest = NEVER_MS
             for message in block.messages:
                 if message.state != ACTIVE or message.grant != 0:
                     continue
-                expires_ms = message.expires_ms
-                if expires_ms <= utc_ms:
-                    if message.sequence_number <= published:
-                        found.append(message)
-                        continue
-                    expires_ms = utc_ms + 1
-                earliest = min(earliest, expires_ms)
+                if message.expires_ms <= utc_ms and message.sequence_number <= published:
+                    found.append(message)
+                else:
+                    earliest = min(earliest, message.expires_ms)
             block.expires_ms = NEVER_MS
-            if earliest != NEVER_MS:
+            if earliest <= utc_ms:
+                unpublished.append((earliest, block))
+            elif earliest != NEVER_MS:
                 self._expect(block, earliest)
+        for earliest, block in unpublished:
+            self._expect(block, earliest)
         return found
 
     def _expect(self, block: Block, when: int) -> None:

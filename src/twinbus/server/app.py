@@ -13,7 +13,6 @@ import secrets
 import signal
 import ssl
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from twinbus.amqp.connection import ConnectionSettings

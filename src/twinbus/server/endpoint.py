@@ -10,6 +10,7 @@ per loop turn.
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
@@ -29,6 +30,7 @@ from twinbus.amqp.events import (
     SessionEnded,
 )
 from twinbus.amqp.link import EgressLink, Link
+from twinbus.amqp.message_id import MessageIds
 from twinbus.amqp.states import OPENED, SERVER
 from twinbus.broker.auth import Grant
 from twinbus.broker.namespace import Namespace
@@ -44,6 +46,7 @@ from twinbus.server.sending import SendingLink
 log = logging.getLogger("twinbus.server")
 
 TICK_INTERVAL_S: Final = 1.0
+LAST_WORDS_S: Final = 2.0  # how long what was written may take to go out after the end
 
 
 class LinkContext(Protocol):
@@ -58,7 +61,7 @@ class LinkContext(Protocol):
 class Asked(Protocol):
     """Who gets a reply, with what it wanted to remember."""
 
-    def replied(self, reply: Reply, rest: Any) -> None: ...  # noqa: ANN401 - the asker's own
+    def replied(self, reply: Reply, rest: Any) -> None: ...
 
 
 class Deadlines:
@@ -85,6 +88,7 @@ class AmqpEndpoint(asyncio.Protocol):
         self._on_lost = on_lost
         self.connection = Connection(SERVER, settings)
         self.grants: list[Grant] = []
+        self.message_ids = MessageIds(secrets.randbits(64))
         self._blocked = False  # the socket's buffer is full
         self._held_back = False  # a receiver has been told to wait for the next flush
         self._deadlines = deadlines
@@ -147,7 +151,7 @@ class AmqpEndpoint(asyncio.Protocol):
             if isinstance(link.context, ReceivingLink):
                 link.context.writable()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - a vanished peer is no error
+    def connection_lost(self, exc: Exception | None) -> None:
         if self._ticker is not None:
             self._ticker.cancel()
         self._transport = None
@@ -210,7 +214,7 @@ class AmqpEndpoint(asyncio.Protocol):
 
     def _plain(self, response: bytes) -> Grant:
         parts = response.split(b"\0")
-        if len(parts) != 3:  # noqa: PLR2004 - authorization id, user, password
+        if len(parts) != 3:
             raise Unauthorized("The PLAIN response is malformed.")
         try:
             user, password = parts[1].decode(), parts[2].decode()
@@ -326,6 +330,8 @@ class AmqpEndpoint(asyncio.Protocol):
         self.flush()
         if self._transport is not None:
             self._transport.close()
+            # A peer that does not read would keep its connection, and our buffer, for good.
+            self._loop.call_later(LAST_WORDS_S, self._transport.abort)
 
 
 def dispatch_replies(replies: list[Reply]) -> None:

@@ -169,7 +169,7 @@ class Sniffer(asyncio.Protocol):
         protocol.connection_made(self._transport)
         protocol.data_received(self._data)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+    def connection_lost(self, exc: Exception | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
         self._left()

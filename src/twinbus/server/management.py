@@ -68,12 +68,14 @@ class ManagementNode(Node):
 
     def __init__(self, endpoint: "AmqpEndpoint", address: Address) -> None:
         super().__init__(endpoint)
+        # A claim for the entity covers this; the Node SDK brings one for just this node.
+        self._path = f"{address.path}/$management"
         # First the claim: a stranger must not learn which names exist.
-        if not endpoint.allowed("Send", address.path):
-            endpoint.require("Listen", address.path)
-        self.entity_id = endpoint.namespace.find_queue(address.name).entity_id
+        if not endpoint.allowed("Send", self._path):
+            endpoint.require("Listen", self._path)
+        self.queue = endpoint.namespace.find_queue(address.name)
+        self.entity_id = self.queue.entity_id
         self.subqueue = address.subqueue
-        self._path = address.path
 
     def request(self, request: DecodedMessage) -> None:
         try:
@@ -166,17 +168,21 @@ def _schedule(node: ManagementNode, body: Body) -> Command:
         raise ArgumentInvalid("'messages' must be a list with at least one message.")
     if node.subqueue:
         raise InvalidOperation("Nothing can be scheduled on a dead-letter queue.")
-    return Send(node.entity_id, [_scheduled(entry) for entry in entries])
+    return Send(node.entity_id, [_scheduled(node, entry) for entry in entries])
 
 
-def _scheduled(entry: object) -> NewMessage:
+def _scheduled(node: ManagementNode, entry: object) -> NewMessage:
     encoded = entry.get("message") if isinstance(entry, dict) else None
     if not isinstance(encoded, bytes):
         raise ArgumentInvalid("Each of 'messages' needs its encoded 'message' as binary.")
     if len(encoded) > MESSAGE_SIZE_BYTES_MAX:
         raise ArgumentOutOfRange(f"A message has at most {MESSAGE_SIZE_BYTES_MAX} bytes.")
     try:
-        message = new_message(encoded)
+        message = new_message(
+            encoded,
+            node.endpoint.message_ids,
+            node.queue.description.default_time_to_live_ms,
+        )
     except RemoteProtocolError as error:
         raise ArgumentInvalid(f"The message cannot be read: {error}") from None
     if not message.scheduled_ms:

@@ -7,6 +7,7 @@ answer waits for credit; a client that never gives any only fills its own small 
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from twinbus.amqp.composites import ACCEPTED
 from twinbus.amqp.events import DeliveryReceived
 from twinbus.amqp.link import EgressLink, IngressLink
 from twinbus.amqp.plain import (
@@ -16,7 +17,6 @@ from twinbus.amqp.plain import (
     encode_message,
     value_section,
 )
-from twinbus.amqp.composites import ACCEPTED
 from twinbus.errors import ArgumentInvalid, RemoteProtocolError, ServerBusy
 from twinbus.server.outcomes import refused
 
@@ -37,9 +37,7 @@ class Node:
         """Handle one request; the answer goes out by `respond`, now or later."""
         raise NotImplementedError
 
-    def respond(
-        self, request: DecodedMessage, properties: dict[str, object], body: object
-    ) -> None:
+    def respond(self, request: DecodedMessage, properties: dict[str, object], body: object) -> None:
         link = self.response_link
         if link is not None:
             correlated = Properties(correlation_id=request.properties.message_id)

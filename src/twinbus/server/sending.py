@@ -2,14 +2,15 @@
 
 from typing import TYPE_CHECKING, Final
 
+from twinbus.amqp.composites import ACCEPTED
 from twinbus.amqp.events import DeliveryReceived
 from twinbus.amqp.link import IngressLink
 from twinbus.amqp.message import Scanned, scan
+from twinbus.amqp.message_id import MessageIds, has_message_id, with_message_id
 from twinbus.amqp.plain import BATCH_FORMAT, split_batch
-from twinbus.amqp.composites import ACCEPTED
 from twinbus.broker.namespace import Address
 from twinbus.entities.commands import Reply, Send
-from twinbus.entities.message import NewMessage
+from twinbus.entities.message import NEVER_MS, NewMessage
 from twinbus.errors import (
     ArgumentInvalid,
     EntityNotFound,
@@ -27,9 +28,13 @@ if TYPE_CHECKING:
 SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
 
 
-def new_message(data: bytes) -> NewMessage:
-    """An encoded message as the broker takes it; RemoteProtocolError or ServiceError if it can't."""
+def new_message(data: bytes, ids: MessageIds, ttl_ms_max: int) -> NewMessage:
+    """An encoded message as the broker takes it; RemoteProtocolError or ServiceError if not."""
     scanned = scan(data)
+    if ttl_ms_max != NEVER_MS and not 0 <= scanned.ttl_ms <= ttl_ms_max:
+        scanned.ttl_ms = ttl_ms_max  # receivers are to see the time that it really has
+    if not has_message_id(scanned.bare):
+        scanned.bare = with_message_id(scanned.bare, ids.next())
     message = NewMessage(scanned.stored())
     if scanned.ttl_ms >= 0:
         message.time_to_live_ms = scanned.ttl_ms
@@ -54,6 +59,7 @@ class SendingLink:
         if address.subqueue:
             raise InvalidOperation("Nothing can be sent to a dead-letter queue.")
         queue.check_sendable()
+        self._queue = queue
         self._entity_id = queue.entity_id
         self.path = address.path
         self.right = "Send"
@@ -63,13 +69,15 @@ class SendingLink:
 
     def received(self, event: DeliveryReceived) -> None:
         """One delivery; it is handed on with the rest of this read by `flush`."""
+        ids = self._endpoint.message_ids
+        ttl_ms_max = self._queue.description.default_time_to_live_ms
         try:
             if event.message_format == BATCH_FORMAT:
-                new = [new_message(data) for data in split_batch(event.data)]
+                new = [new_message(data, ids, ttl_ms_max) for data in split_batch(event.data)]
                 self._messages += new
                 count = len(new)
             else:
-                self._messages.append(new_message(event.data))
+                self._messages.append(new_message(event.data, ids, ttl_ms_max))
                 count = 1
         except RemoteProtocolError as error:
             self._refuse(event, ArgumentInvalid(f"The message cannot be read: {error}"))

@@ -17,6 +17,7 @@ from twinbus.entities.facts import EntityCreated, EntityDeleted, Fact, Stored
 from twinbus.entities.queue import Grants, Queue
 from twinbus.errors import LogDamaged, ServiceError
 from twinbus.limits import SEGMENT_HEADER_BYTES
+from twinbus.storage.decoder import Decoder
 from twinbus.storage.disk import Disk
 from twinbus.storage.log import (
     OFFSET_MASK,
@@ -32,7 +33,7 @@ from twinbus.storage.log import (
     read_note,
     segment_name,
 )
-from twinbus.storage.records import Counters, Decoder, LastNumber
+from twinbus.storage.records import Counters, LastNumber
 from twinbus.storage.snapshot import TEMPORARY_NAME, Census, snapshot_name
 
 SPARE_SUFFIX: Final = ".spare"  # a segment that holds nothing any more

@@ -155,76 +155,35 @@ class Store:
         log.check_poison()
         if not self.facts or self._in_flight is not None:
             return None
-        draft = Draft()
-        left = self._fill(draft, log.room())
-        if draft.fact_count == 0 and not self._pieces:
-            if left > min(COMMIT_SIZE_BYTES_MAX, log.capacity()):
-                self._pieces = split_fact(self.facts[0])
-            elif not log.ready_segment:
-                return None
-            else:
+        frame_size_max = min(COMMIT_SIZE_BYTES_MAX, log.capacity())
+        while True:
+            pieces = self._pieces
+            draft = Draft()
+            left = draft.fill(
+                pieces or self.facts, min(frame_size_max, log.room()), log.records_position()
+            )
+            if draft.count:
+                break
+            if left > frame_size_max:
+                self._pieces = split_fact(pieces[0] if pieces else self.facts[0]) + pieces[1:]
+            elif log.ready_segment:
                 log.rotate()
-                draft = Draft()
-                self._fill(draft, log.room())
-        if self._pieces and not self._fill_piece(draft):
-            return None
-        commit = Commit(log, draft.parts, draft.size, draft.fact_count)
+            else:
+                return None
+        fact_count = draft.count
+        if pieces:  # they count as the one fact they are when the last of them is through
+            del pieces[: draft.count]
+            fact_count = 0 if pieces else 1
+        commit = Commit(log, draft.parts, draft.size, fact_count)
         commit.messages = draft.messages
         commit.published = draft.published
         commit.touched = draft.touched
-        del self.facts[: draft.fact_count]
+        del self.facts[:fact_count]
         if not self.facts:
             self._promised = 0
-        self._maintenance.fact_taken_count += draft.fact_count
+        self._maintenance.fact_taken_count += fact_count
         self._in_flight = commit
         return commit
-
-    def _fill(self, draft: "Draft", room: int) -> int:
-        """Encode facts as long as they fit; returns the size of the first that did not."""
-        if self._pieces:
-            return 0
-        room = min(room, COMMIT_SIZE_BYTES_MAX)
-        position = self._log.records_position()
-        parts = draft.parts
-        size = 0
-        count = 0
-        left = 0
-        for fact in self.facts:
-            mark = len(parts)
-            written = encode(fact, parts, position + size)
-            if size + written > room:
-                del parts[mark:]
-                unplace(fact)
-                left = written
-                break
-            size += written
-            count += 1
-            draft.note(fact)
-        draft.size = size
-        draft.fact_count = count
-        return left
-
-    def _fill_piece(self, draft: "Draft") -> bool:
-        """Encode one piece of a large fact, alone; the fact counts when its last piece does."""
-        log = self._log
-        while True:
-            piece = self._pieces[0]
-            written = encode(piece, draft.parts, log.records_position())
-            if written <= min(log.room(), COMMIT_SIZE_BYTES_MAX):
-                break
-            draft.parts.clear()
-            unplace(piece)
-            if written > min(COMMIT_SIZE_BYTES_MAX, log.capacity()):
-                self._pieces[:1] = split_fact(piece)
-            elif not log.ready_segment:
-                return False
-            else:
-                log.rotate()
-        del self._pieces[0]
-        draft.note(piece)
-        draft.size = written
-        draft.fact_count = 0 if self._pieces else 1
-        return True
 
     def finish_commit(self, commit: Commit) -> list[Queue]:
         """The commit was written: publish what it stored.  Returns the queues it touched."""
@@ -274,29 +233,50 @@ class Store:
 class Draft:
     """A frame being put together, and what its commit will have to do."""
 
-    __slots__ = ("fact_count", "messages", "parts", "published", "size", "touched")
+    __slots__ = ("count", "messages", "parts", "published", "size", "touched")
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
         self.size = 0
-        self.fact_count = 0
+        self.count = 0  # facts in it
         self.messages: list[Message] = []
         self.published: dict[int, int] = {}
         self.touched: dict[int, bool] = {}
 
-    def note(self, fact: Fact) -> None:
-        """The fact is in the frame."""
-        entity_id = fact.entity_id
-        self.touched[entity_id] = True
-        number = 0
-        if isinstance(fact, Stored):
-            self.messages.extend(fact.messages)
-            if fact.subqueue == MAIN:
-                number = fact.messages[-1].sequence_number
-        elif isinstance(fact, Activated):
-            number = fact.new_sequence_number
-        if number > self.published.get(entity_id, 0):
-            self.published[entity_id] = number
+    def fill(self, facts: list[Fact], room: int, position: int) -> int:
+        """Encode facts as long as they fit; returns the size of the first that did not."""
+        parts = self.parts
+        messages = self.messages
+        published = self.published
+        touched = self.touched
+        size = 0
+        count = 0
+        left = 0
+        for fact in facts:
+            mark = len(parts)
+            written = encode(fact, parts, position + size)
+            if size + written > room:
+                del parts[mark:]
+                unplace(fact)
+                left = written
+                break
+            size += written
+            count += 1
+            entity_id = fact.entity_id
+            touched[entity_id] = True
+            if isinstance(fact, Stored):
+                messages.extend(fact.messages)
+                number = fact.messages[-1].sequence_number if fact.subqueue == MAIN else 0
+            elif isinstance(fact, Activated):
+                number = fact.new_sequence_number
+            else:
+                continue
+            # A message that only moves in the log has an old number; those are behind us.
+            if number > published.get(entity_id, 0):
+                published[entity_id] = number
+        self.size = size
+        self.count = count
+        return left
 
 
 def unplace(fact: Fact) -> None:

@@ -11,6 +11,7 @@ from twinbus.clock import Now
 from twinbus.entities.facts import Fact
 from twinbus.errors import LogDamaged
 from twinbus.limits import SEGMENT_HEADER_BYTES
+from twinbus.storage.decoder import Decoder
 from twinbus.storage.disk import Disk
 from twinbus.storage.log import (
     SEAL,
@@ -21,7 +22,6 @@ from twinbus.storage.log import (
     read_header,
     segment_name,
 )
-from twinbus.storage.records import Decoder
 from twinbus.storage.recovery import Recovered, recover
 from twinbus.storage.snapshot import snapshot_name
 

@@ -44,8 +44,8 @@ class CrashMode(enum.Enum):
     GARBAGE = "garbage"
 
 
-class PowerCut(BaseException):  # noqa: N818 - not an error: nothing may catch it by accident
-    """The power is off: no operation works any more."""
+class PowerCut(BaseException):
+    """The power is off: no operation works any more.  No `except Exception` may catch it."""
 
 
 class _Inode:

@@ -55,7 +55,7 @@ SDK_OPEN = list32(
     0x10,
     10,
     b"\xa1\x0aSBSender-1\xa1\x09localhost\x70\x00\x10\x00\x00\x60\xff\xff\x40\x40\x40\x40\x40"
-    b"\xc1\x22\x02\xa3\x07product\xa1\x17azsdk-python-servicebus",
+    b"\xc1\x23\x02\xa3\x07product\xa1\x17azsdk-python-servicebus",
 )
 SDK_BEGIN = list8(
     0x11,

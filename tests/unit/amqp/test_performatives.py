@@ -116,7 +116,7 @@ SAMPLES: list[Performative] = [
 def content(value: object) -> object:
     """What a composite consists of, for comparing."""
     if isinstance(value, Composite):
-        names = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+        names = [name for name in dir(value) if name[0] != "_" and name != "encode"]
         return type(value), {name: content(getattr(value, name)) for name in names}
     return value
 

@@ -1,0 +1,94 @@
+"""A bad network on loopback: a TCP proxy that cuts, stalls and chops on request.
+
+Stands between clients and a server, forwards bytes unchanged and in order (TCP never does
+otherwise), and does nothing by itself: a test says when a connection breaks, how bytes are split.
+"""
+
+import asyncio
+import contextlib
+import socket
+import struct
+from types import TracebackType
+from typing import Final, Self
+
+CHUNK_BYTES_MAX: Final = 65_536
+# SO_LINGER with a time of zero: close sends RST, and what was under way is lost.
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+
+
+class BadNetwork:
+    """Forwards connections to one port of this machine."""
+
+    def __init__(self, target_port: int) -> None:
+        self.target_port = target_port
+        self.port = 0
+        self.segment_bytes_max = CHUNK_BYTES_MAX  # a write takes at most so much
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cut(self) -> None:
+        """Every connection breaks at once, in both directions, in the middle of whatever it was."""
+        for writer in list(self._writers):
+            sock = writer.get_extra_info("socket")
+            if sock is not None:
+                with contextlib.suppress(OSError):
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            writer.transport.abort()
+
+    def stall(self) -> None:
+        """Nothing gets through any more, and nobody is told."""
+        self._flowing.clear()
+
+    def flow(self) -> None:
+        """What was held up arrives."""
+        self._flowing.set()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.target_port)
+        except OSError:
+            writer.transport.abort()
+            return
+        for source, sink in ((reader, far_writer), (far_reader, writer)):
+            self._writers.add(sink)
+            task = asyncio.create_task(self._forward(source, sink))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _forward(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        """One direction, until either side is gone."""
+        try:
+            while data := await source.read(CHUNK_BYTES_MAX):
+                start = 0
+                while start < len(data):
+                    await self._flowing.wait()
+                    end = start + self.segment_bytes_max
+                    sink.write(data[start:end])
+                    await sink.drain()
+                    start = end
+        except OSError:
+            pass  # somebody hung up, or we cut the line
+        finally:
+            self._writers.discard(sink)
+            sink.close()
