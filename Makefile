@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest
 STAMP := .venv/installed
 COMPILED := build/compiled
 # Suites that run on the compiled build too: those that go through the hot modules.
-CORE := $(wildcard tests/unit/amqp tests/unit/entities tests/unit/storage tests/property \
+CORE := $(wildcard tests/unit/amqp tests/unit/entities tests/unit/storage tests/unit/broker tests/property \
                    tests/simulation tests/interop)
 ARGS ?=
 

@@ -21,8 +21,9 @@ HOT = (
     "storage/log.py",
     "storage/store.py",
 )
-# Subclasses of int, bytes and str: mypyc has no native form for them.
-INTERPRETED = ("__init__.py", "types.py")
+# types.py: subclasses of int, bytes and str have no native form.  descriptions.py: checks at run
+# time what users wrote, which native attributes would refuse in their own words.
+INTERPRETED = ("__init__.py", "types.py", "descriptions.py")
 
 
 def wanted() -> bool:

@@ -29,7 +29,7 @@ UNSETTLED_COUNT_MAX: Final = 50_000  # deliveries of one link waiting for settle
 PARTIAL_DELIVERY_BYTES_MAX: Final = 104_857_600  # all half-received deliveries of a connection
 OUTPUT_BUFFER_BYTES_MAX: Final = 8_388_608  # unsent bytes at which a receiver gets no more
 
-# Sent and not yet on disk, over all clients; beyond it we stop reading until the disk has caught up.
+# Sent and not yet on disk, over all clients; beyond it we stop reading until it is.
 PENDING_BYTES_MAX: Final = 33_554_432
 
 # --- values -----------------------------------------------------------------------------------

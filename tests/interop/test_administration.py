@@ -22,9 +22,9 @@ from azure.servicebus.management import (
     ServiceBusAdministrationClient,
 )
 
-from twinbus.broker.auth import make_sas_token
 from twinbus.certificates import ca_certificate
 from twinbus.client.connection_string import ConnectionString
+from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.testing.server import ServerProcess
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,23 @@ def run(server: ServerProcess, *arguments: str) -> list[str]:
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.splitlines()
+
+
+def test_administration_in_a_prepared_shell(server: ServerProcess) -> None:
+    """What docs/how-to/tls.md shows, with nothing set but what `twinbus env` prints."""
+    server.admin.delete_queue(QUEUE)
+    page = (ROOT / "docs" / "how-to" / "tls.md").read_text()
+    snippet = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    assert snippet is not None
+    twinbus = f"{shlex.quote(sys.executable)} -m twinbus"
+    script = f"""
+        set -e
+        eval "$({twinbus} env --data {shlex.quote(str(server.data_dir))})"
+        exec {shlex.quote(sys.executable)} -c {shlex.quote(snippet[1])}
+    """
+    ran = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert server.admin.get_queue(QUEUE).properties["MaxDeliveryCount"] == "5"
 
 
 def left(server: ServerProcess) -> str:

@@ -19,7 +19,8 @@ from tests.interop.sdk import (
     receive_one,
 )
 
-pytestmark = pytest.mark.asyncio
+# One flavour is enough here: what differs from test to test is the same in both on the wire.
+pytestmark = [pytest.mark.asyncio, pytest.mark.parametrize("flavour", ["sync"], indirect=True)]
 
 
 def soon() -> datetime:

@@ -134,10 +134,12 @@ class Model:
                 self.give_back(record, ABANDON, None, utc_ms)
         due = [
             (record.enqueued_ms, record.number, record)
-            for record in self.visible(MAIN)
+            for record in self.part(MAIN)
             if record.state == SCHEDULED and record.enqueued_ms <= utc_ms
         ]
-        for _, _, record in sorted(due, key=lambda entry: entry[:2]):
+        for _, number, record in sorted(due, key=lambda entry: entry[:2]):
+            if number > self.published:
+                break  # order of time goes first: the later ones wait until it is durable
             self.last += 1
             if record.expires_ms != NEVER_MS:
                 record.expires_ms += utc_ms - record.enqueued_ms

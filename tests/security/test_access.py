@@ -14,7 +14,8 @@ import pytest
 from proton import ConnectionException, Message
 from proton.utils import BlockingConnection, LinkDetached
 
-from twinbus.broker.auth import LISTEN, MANAGE, SEND, make_sas_token
+from twinbus.broker.auth import LISTEN, MANAGE, SEND
+from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.config import Identity, RuleConfig, store_identity
 from twinbus.server.atom import TOKEN_LEEWAY_S

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from twinbus.broker.auth import make_sas_token
 from twinbus.certificates import ca_certificate
 from twinbus.client.connection_string import ConnectionString
+from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.limits import HTTP_BODY_BYTES_MAX, HTTP_HEAD_BYTES_MAX, HTTP_REQUEST_DURATION_S_MAX
 from twinbus.server.documents import ATOM, SERVICE_BUS

@@ -17,6 +17,7 @@ from twinbus.entities.facts import MAIN
 from twinbus.entities.message import DEFERRED, SCHEDULED, Message, NewMessage, Overlay
 from twinbus.entities.queue import Queue
 from twinbus.storage.disk import Disk
+from twinbus.storage.maintenance import FinishSnapshot
 from twinbus.storage.store import Commit, Store, Task
 
 SEGMENT_SIZE = 8_192
@@ -148,12 +149,24 @@ class Workload:
             self._task = None
             self.store.finish_task(task)
 
+    @property
+    def finishing_snapshot(self) -> bool:
+        """Is the task that runs next the one that completes a snapshot?"""
+        return isinstance(self._task, FinishSnapshot)
+
     def commit_all(self) -> None:
         """Make everything durable; background work may remain."""
         while self._commit is not None or self.store.facts:
             self.begin_or_finish_commit()
             if self._commit is None:
                 self.begin_or_finish_task()
+
+    def commit_without_tasks(self) -> None:
+        """Make everything durable that fits without background work."""
+        while self._commit is not None or self.store.facts:
+            self.begin_or_finish_commit()
+            if self._commit is None and self.store.facts and self.store._log.ready_segment == 0:
+                return
 
     def settle_down(self) -> None:
         """Commit everything and finish all background work."""

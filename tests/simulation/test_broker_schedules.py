@@ -105,9 +105,9 @@ class Schedule:
         count = self.rng.randint(1, len(sink.locks))
         locks, sink.locks = sink.locks[:count], sink.locks[count:]
         bodies = {lock: self.body_of(sink, lock) for lock in locks}
-        outcomes = (COMPLETE, COMPLETE, COMPLETE, ABANDON, RELEASE)
+        outcomes = [COMPLETE, COMPLETE, COMPLETE, ABANDON, RELEASE]
         if receiver.subqueue == MAIN:
-            outcomes = (*outcomes, DEAD_LETTER)
+            outcomes.append(DEAD_LETTER)
         outcome = self.rng.choice(outcomes)
         if outcome == COMPLETE:
             for body in bodies.values():

@@ -132,6 +132,9 @@ class Link:
         """Send an attach without source and target, which is how a refusal begins."""
         self.attach(None, None, 0, None)
 
+    def forget(self) -> None:
+        """Drop what is kept for deliveries: the link is gone."""
+
     def peer_attached(self, attach: Attach) -> None:
         """Note what the peer's attach says."""
         self.peer_state = ATTACHED
@@ -265,6 +268,9 @@ class IngressLink(Link):
             return False
         self.drain = False
         return True
+
+    def forget(self) -> None:
+        self.drop_partial()
 
     def begin_partial(self, delivery_id: int, tag: bytes, message_format: int) -> None:
         """The first frame of a delivery has come."""
@@ -429,6 +435,14 @@ class EgressLink(Link):
             self.link_credit = 0
             self.session.send_flow(self)
             self.drain = False
+
+    def forget(self) -> None:
+        self.link_credit = 0
+        if self.unsettled_count:
+            unsettled = self.session.unsettled
+            for delivery_id in [n for n, entry in unsettled.items() if entry[0] is self]:
+                del unsettled[delivery_id]
+            self.unsettled_count = 0
 
     def peer_flow(self, flow: Flow) -> None:
         """The receiver's credit, less what it has not seen yet of what we sent."""

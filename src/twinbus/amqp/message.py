@@ -205,7 +205,7 @@ def _kind_table() -> bytes:
     kinds = bytearray([0xFF] * 256)
     for section in (HEADER, PROPERTIES):
         kinds[section] = 0xC0
-    for section in (DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, APPLICATION_PROPERTIES):
+    for section in (DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, APPLICATION_PROPERTIES, FOOTER):
         kinds[section] = 0xC1
     kinds[DATA] = 0xA0
     return bytes(kinds)
@@ -244,7 +244,7 @@ def scan(data: bytes) -> Scanned:
         if following > end:
             raise decode_error("message section longer than the message")
         if section <= previous:
-            if section == DATA:
+            if section == previous == DATA:
                 count += 1
                 if count >= SECTIONS_MAX:
                     raise decode_error("too many sections")

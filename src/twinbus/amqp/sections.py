@@ -89,7 +89,7 @@ def _check_type(code: int, constructor: int) -> None:
 class Entries:
     """The entries of an encoded map or list, found but not decoded."""
 
-    __slots__ = ("count", "end", "start")
+    __slots__ = ("count", "start")
 
     def __init__(self, data: bytes, at: int, end: int) -> None:
         width = WIDTHS[data[at]]
@@ -102,7 +102,6 @@ class Entries:
         else:
             self.start = at + 9
             self.count = U32.unpack_from(data, at + 5)[0] if at + 9 <= end else -1
-        self.end = end
         if not 0 <= self.count <= min(end - self.start, ELEMENTS_MAX):
             raise decode_error("more elements than bytes")
 

@@ -234,7 +234,7 @@ class AmqpSession:
         detach = Detach(link.handle, closed, error)
         self.write_in_order(encode_frame(self.channel, detach.encode()))
         link.own_state = DETACHED
-        self._forget_deliveries(link)
+        link.forget()
         if link.peer_state == DETACHED:
             self._drop(link)
 
@@ -452,30 +452,15 @@ class AmqpSession:
         """Both sides have detached: the handle may be used again."""
         self._handles.pop(link.handle, None)
 
-    def _forget_deliveries(self, link: Link) -> None:
-        if isinstance(link, IngressLink):
-            link.drop_partial()
-        elif isinstance(link, EgressLink):
-            link.link_credit = 0
-            if link.unsettled_count:
-                unsettled = self.unsettled
-                for delivery_id in [n for n, entry in unsettled.items() if entry[0] is link]:
-                    del unsettled[delivery_id]
-                link.unsettled_count = 0
-
     def _forget_links(self) -> None:
+        self.unsettled = {}
         for link in self._handles.values():
             link.own_state = DETACHED
             link.answered = True
-            if isinstance(link, IngressLink):
-                link.drop_partial()
-            elif isinstance(link, EgressLink):
-                link.link_credit = 0
-                link.unsettled_count = 0
+            link.forget()
         # `links` stays, for the shell that wants to know what has gone.
         self._handles = {}
         self._names = {}
-        self.unsettled = {}
         for frame, _ in self.held:
             self.wire.held_bytes -= len(frame)
         self.held.clear()

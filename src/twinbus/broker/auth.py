@@ -18,7 +18,7 @@ import hashlib
 import hmac
 from collections.abc import Iterable
 from typing import Final
-from urllib.parse import quote_plus, unquote, unquote_plus
+from urllib.parse import unquote, unquote_plus
 
 from twinbus.errors import Unauthorized
 from twinbus.limits import SAS_TOKEN_CHARS_MAX
@@ -171,14 +171,6 @@ class Authorizer:
         if rule is None or not matches:
             raise Unauthorized(_WRONG)
         return Grant(rule.rights, "", NEVER_S)
-
-
-def make_sas_token(uri: str, rule_name: str, key: Secret | str, expires_s: int) -> str:
-    """Write a token for `uri`, as the official SDKs do."""
-    resource = quote_plus(uri)
-    digest = hmac.digest(_key_bytes(_as_secret(key)), f"{resource}\n{expires_s}".encode(), "sha256")
-    signature = quote_plus(base64.b64encode(digest))
-    return f"{_SCHEME}sr={resource}&sig={signature}&se={expires_s}&skn={quote_plus(rule_name)}"
 
 
 def _parse_token(text: str) -> dict[str, str]:

@@ -120,9 +120,7 @@ class Namespace:
         queue = self.find_queue(name)
         refuse_unsupported(description)
         queue.description.check_update(description)
-        described = description.stamped(
-            queue.description.created_utc_ms, self.clock.now().utc_ms
-        )
+        described = description.stamped(queue.description.created_utc_ms, self.clock.now().utc_ms)
         await _durably(lambda then: self.broker.update_queue(queue, described, then))
         return QueueView(queue)
 

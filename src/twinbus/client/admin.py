@@ -5,18 +5,16 @@ tests need, on the standard library.  Settings are named as in that protocol (`L
 travel as text; what they mean is the server's to say.
 """
 
-import base64
-import hashlib
-import hmac
 import http.client
 import ssl
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote
 
 from twinbus.client.connection_string import ConnectionString
+from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.errors import (
     ArgumentInvalid,
@@ -133,13 +131,9 @@ class AdminClient:
     def _token(self) -> str:
         """A shared access signature for the whole namespace."""
         target = self._target
-        uri = quote_plus(f"https://{target.authority}")
-        expiry = SystemClock().now().utc_ms // 1000 + TOKEN_LIFETIME_S
-        text = f"{uri}\n{expiry}".encode()
-        digest = hmac.digest(target.key.encode(), text, hashlib.sha256)
-        signature = quote_plus(base64.b64encode(digest))
-        rule = quote_plus(target.key_name)
-        return f"SharedAccessSignature sr={uri}&sig={signature}&se={expiry}&skn={rule}"
+        expires_s = SystemClock().now().utc_ms // 1_000 + TOKEN_LIFETIME_S
+        uri = f"https://{target.authority}"
+        return make_sas_token(uri, target.key_name, target.key, expires_s)
 
 
 def _path(name: str) -> str:

@@ -383,7 +383,7 @@ class Queue(QueueState):
         while left > 0:
             due_ms, number = self._main.next_scheduled()
             if due_ms > now.utc_ms or number > self.published:
-                break
+                break  # one that is not durable yet holds up the later ones: order goes first
             self._activate(number, now)
             left -= 1
         if left > 0:

@@ -37,6 +37,7 @@ from twinbus.storage.snapshot import TEMPORARY_NAME, SnapshotFile
 SPARES_MAX: Final = 2
 MOVE_MESSAGES_MAX: Final = 256  # in one go, so that the loop stays free
 MOVE_BYTES_MAX: Final = 1 << 20
+MOVE_OVERHEAD_BYTES: Final = 128  # what a message takes in the log beside its body, about
 NOTE_INTERVAL_MS: Final = 5_000
 RETRY_MS: Final = 1_000  # a full disk is asked again after this
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -211,16 +212,19 @@ class Moving:
         self._victims = victims
         self.emptied = set()
 
-    def next_slice(self) -> list[tuple[int, Message]]:
-        """Who goes next; when nobody is left the victims count as emptied."""
+    def next_slice(self, room: int) -> list[tuple[int, Message]]:
+        """Who goes next and fits; when nobody is left the victims count as emptied."""
         found: list[tuple[int, Message]] = []
         size = 0
         while self._movable and len(found) < MOVE_MESSAGES_MAX and size < MOVE_BYTES_MAX:
-            entity_id, message = self._movable.pop()
+            message = self._movable[-1][1]
             if message.state != GONE and message.position >> 32 in self._victims:
-                found.append((entity_id, message))
-                size += message.length
-        if not found and self._victims:
+                size += message.length + MOVE_OVERHEAD_BYTES
+                if size > room:
+                    return found
+                found.append(self._movable[-1])
+            del self._movable[-1]
+        if not found:
             self.emptied = self._victims
             self._victims = set()
         return found

@@ -8,6 +8,7 @@ from twinbus.entities.message import GONE, Message
 from twinbus.storage.disk import Disk
 from twinbus.storage.log import Log, LogPlace
 from twinbus.storage.maintenance import (
+    MOVE_OVERHEAD_BYTES,
     NOTE_INTERVAL_MS,
     SPARES_MAX,
     Backoff,
@@ -42,6 +43,7 @@ class Maintenance:
         self.durable = log.place()  # everything before it is durable
         self.fact_taken_count = 0
         self.fact_durable_count = 0
+        self.promised = 0  # bytes of messages on their way into the log
         self.stored_count = 0  # messages written since the last census
         self.snapshot_room_missing = False
         self._task: Task | None = None
@@ -152,6 +154,11 @@ class Maintenance:
         keep = max(0, SPARES_MAX - len(self._spares))
         return Retire(self._disk, dead[:keep], dead[keep:])
 
+    def room(self) -> int:
+        """Bytes that the log can still take without a new segment being made."""
+        log = self._log
+        return log.room() + (log.capacity() if log.ready_segment else 0) - self.promised
+
     def _low(self) -> bool:
         """Is the disk full, as far as we know?"""
         return self._log.ready_segment == 0 and self._backoff.waiting
@@ -246,7 +253,8 @@ class Maintenance:
     def _move(self) -> Task | None:
         if len(self._entities.facts) >= MOVE_FACTS_MAX:
             return None
-        movable = self._moving.next_slice()
+        # Half of the reserve may be used: moving is what frees segments when the disk is full.
+        movable = self._moving.next_slice(self.room() - self._reserve // 2)
         return ReadBodies(self._disk, movable) if movable else None
 
     def _restate(self, task: ReadBodies) -> None:
@@ -262,6 +270,7 @@ class Maintenance:
                 continue
             message.body = body
             message.position = 0
+            self.promised += message.length + MOVE_OVERHEAD_BYTES
             stated.setdefault((entity_id, subqueue), []).append(message)
         for (entity_id, subqueue), messages in stated.items():
             self._entities.facts.append(Stored(entity_id, subqueue, messages))

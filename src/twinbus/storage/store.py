@@ -63,7 +63,6 @@ class Store:
         self._cache = BodyCache(cache_bytes)
         self._in_flight: Commit | None = None
         self._pieces: list[Fact] = []  # of facts[0], when that is too large for one frame
-        self._promised = 0  # bytes of sends that were let in since the last commit
         self._reserve = min(RESERVE_BYTES, log.segment_size // 4)
         self._maintenance = Maintenance(disk, log, entities, self._reserve)
 
@@ -136,13 +135,11 @@ class Store:
 
         Settlements do not ask: what is left then is theirs.
         """
-        log = self._log
-        room = log.room() - self._promised - size_bytes
-        if log.ready_segment:
-            room += log.capacity()
-        if room < self._reserve or self._maintenance.snapshot_room_missing:
+        maintenance = self._maintenance
+        room = maintenance.room() - size_bytes
+        if room < self._reserve or maintenance.snapshot_room_missing:
             return False
-        self._promised += size_bytes
+        maintenance.promised += size_bytes
         return True
 
     def begin_commit(self) -> Commit | None:
@@ -180,7 +177,7 @@ class Store:
         commit.touched = draft.touched
         del self.facts[:fact_count]
         if not self.facts:
-            self._promised = 0
+            self._maintenance.promised = 0
         self._maintenance.fact_taken_count += fact_count
         self._in_flight = commit
         return commit

@@ -154,8 +154,14 @@ class SimDisk:
         return found
 
     def restarted(self) -> "SimDisk":
-        """The disk after the process, not the machine, was killed: the cache is still there."""
+        """A copy, as the next process finds it when this one is killed and the machine runs on."""
         return self.after_power_cut(random.Random(0), CrashMode.KEEP)
+
+    def revive(self) -> None:
+        """The process was killed, not the power cut: the next one meets the same cache."""
+        self._cut_at = -1
+        self._off = False
+        self._locked = False
 
     def fail(self, kind: str, nth: int = 1, code: int = errno.EIO, for_ever: bool = False) -> None:
         """Let the n-th operation of this kind from now on fail."""

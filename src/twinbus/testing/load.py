@@ -22,6 +22,9 @@ WINDOW: Final = 24  # operations under way per client
 CREDIT: Final = 50
 WAITING_MAX: Final = 4_000  # senders pause here, so that draining at the end stays short
 BODY_SIZE_BYTES_MAX: Final = 2_048
+# A few are large, so that even a short run fills segments and has them recycled.
+LARGE_SHARE: Final = 0.14
+LARGE_SIZE_BYTES_MAX: Final = 150_000
 PAUSE_S: Final = 0.02  # before connecting again, and after a refusal
 QUIET_S: Final = 0.2  # a receiver that hears nothing for so long visits another queue
 ABANDON_SHARE: Final = 0.08
@@ -127,10 +130,14 @@ class Load:
                 continue
             await window.acquire()
             key = f"{process}/{next(self._numbers)}"
-            filling = self._random.randbytes(self._random.randrange(BODY_SIZE_BYTES_MAX))
-            body = key.encode() + b"\n" + filling
+            body = key.encode() + b"\n" + self._filling()
             self.history.note(process, queue, key, Operation.SEND, Phase.INVOKE, body=body)
             self._begin(self._send(process, queue, key, sender, body), window)
+
+    def _filling(self) -> bytes:
+        large = self._random.random() < LARGE_SHARE
+        size_max = LARGE_SIZE_BYTES_MAX if large else BODY_SIZE_BYTES_MAX
+        return self._random.randbytes(self._random.randrange(size_max))
 
     async def _send(self, process: str, queue: str, key: str, sender: Sender, body: bytes) -> None:
         phase = Phase.INFO

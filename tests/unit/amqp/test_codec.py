@@ -33,6 +33,15 @@ from twinbus.amqp.types import (
 from twinbus.errors import LocalProtocolError, RemoteProtocolError
 from twinbus.limits import NESTING_MAX
 
+
+class OddBytes(bytes):
+    """A kind of bytes AMQP knows nothing of."""
+
+
+class OddInt(int):
+    """A kind of int AMQP knows nothing of."""
+
+
 SOME_UUID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
 # The form we write, and the value.
@@ -204,7 +213,8 @@ def test_the_wide_forms_begin_where_the_narrow_ones_end(value: object, start: st
         "e0 03 01 01 00",  # array of an unknown type
         "e0 03 01 00 44",  # array with a descriptor but no constructor
         "e0 04 02 50 01",  # fewer elements than announced
-        "e0 05 01 50 01 02",  # more
+        "e0 04 01 50 01 02",  # more
+        "c1 04 02 40 40 40",  # a map with an element that was not announced
         "00 53",  # a descriptor and no value
         "00",
     ],
@@ -221,6 +231,8 @@ def test_bytes_after_the_only_value_are_an_error() -> None:
 
 
 def test_skipping_looks_at_the_outline_only() -> None:
+    with pytest.raises(RemoteProtocolError):
+        skip_value(b"\x01", 0)
     # A list of one element whose element is of no known type.
     assert skip_value(b"\xc0\x02\x01\x01", 0) == 4
 
@@ -262,6 +274,9 @@ def test_nesting_up_to_the_limit() -> None:
         Array([[1]], 0xE0),
         Array([1], 0x01),
         Array([True], 0x98),
+        Array([UUID(int=1)], 0x94),
+        OddBytes(b"x"),
+        OddInt(5),
     ],
 )
 def test_what_amqp_cannot_say_is_a_local_error(value: object) -> None:
@@ -275,8 +290,14 @@ def test_an_array_takes_its_type_from_its_first_element() -> None:
     assert Array([SOME_UUID]).code == 0x98
     assert Array([1]) != Array([1], 0x55)
     assert Array([1]) == Array([1], 0x81)
+    assert Array([1]) != "1"
     with pytest.raises(LocalProtocolError):
         Array([object()])
+    nested: object = 1
+    for _ in range(NESTING_MAX + 1):
+        nested = Array([nested])
+    with pytest.raises(LocalProtocolError):
+        encode_value(nested)
 
 
 def test_values_show_what_they_are() -> None:

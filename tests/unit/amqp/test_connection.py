@@ -31,6 +31,7 @@ from twinbus.amqp.performatives import (
     Begin,
     Close,
     Detach,
+    Disposition,
     End,
     Open,
     SaslInit,
@@ -209,6 +210,7 @@ def test_client_gives_up_on_a_foreign_header() -> None:
         (b"\x00\x00\x00\x09\x02\x00\x00\x00\x40", "amqp:decode-error"),
         (b"\x00\x00\x00\x0c\x02\x00\x00\x00\x00\x53\x19\x45", "amqp:decode-error"),
         (b"\x00\x00\x00\x0d\x02\x00\x00\x01\x00\x53\x17\x45\x40", "amqp:connection:framing-error"),
+        (frame(1, Disposition(RECEIVER, 0, 0), b"more"), "amqp:connection:framing-error"),
     ],
 )
 def test_broken_frames_close_the_connection(data: bytes, condition: str) -> None:
@@ -269,6 +271,10 @@ def test_performatives_with_symbolic_descriptors_are_understood() -> None:
     performative = b"\x00\xa3\x12amqp:transfer:list\xc0\x07\x03\x52\x01\x43\xa0\x01t"
     (event,) = shell.feed(raw_frame(1, performative + b"body"))
     assert describe(event)[-1] == b"body"
+    # disposition(sender, first 5)
+    performative = b"\x00\xa3\x15amqp:disposition:list\xc0\x04\x02\x42\x52\x05"
+    (event,) = shell.feed(raw_frame(1, performative))
+    assert describe(event) == ("IncomingSettled", 5, 5, False, b"")
 
 
 def test_close_by_us_waits_for_the_peers() -> None:

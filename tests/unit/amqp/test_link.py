@@ -247,6 +247,30 @@ def test_rejection_names_its_error_in_three_fields() -> None:
     assert settled.state.error.condition == "amqp:link:message-size-exceeded"
 
 
+def test_credit_may_be_given_by_hand_only() -> None:
+    shell = opened_server()
+    link = pending(shell, Attach("l", 1, SENDER, 0, 1, Source("s"), Target("q"), None, False, 0))
+    assert isinstance(link, IngressLink)
+    link.accept(1_000, None, 0)
+    assert [type(p) for p in sent(shell.connection)] == [Attach]
+    deliver(shell, 3)
+    link.settle(0, 2, ACCEPTED)
+    assert [type(p) for p in sent(shell.connection)] == [Disposition]
+
+
+def test_drain_is_over_when_the_sender_says_that_the_credit_is_gone() -> None:
+    shell = opened_server()
+    link = attached_ingress(shell)
+    link.grant(5, True)
+    shell.connection.data_to_send()
+    assert shell.feed(frame(1, Flow(0, 9, 0, 9, 1, 0, 5))) == []
+    assert shell.feed(frame(1, Flow(0, 9, 0, 9, 1, 3, 2))) == []
+    assert (link.credit, link.drain) == (2, True)
+    (event,) = shell.feed(frame(1, Flow(0, 9, 0, 9, 1, 5, 0)))
+    assert isinstance(event, CreditChanged)
+    assert (link.credit, link.drain) == (0, False)
+
+
 # --- egress credit -------------------------------------------------------------------------------
 def test_credit_is_absolute_and_less_what_is_under_way() -> None:
     shell = opened_server()
@@ -272,6 +296,25 @@ def test_flow_without_delivery_count_counts_from_the_start() -> None:
     link = attached_egress(shell)
     shell.feed(flow_frame(link, 3, None))
     assert link.credit == 3
+
+
+def test_flow_without_credit_changes_nothing() -> None:
+    shell = opened_server()
+    link = attached_egress(shell)
+    shell.feed(flow_frame(link, 3, 0))
+    shell.feed(frame(1, Flow(0, 9, 0, 9, 2)))
+    assert link.credit == 3
+
+
+def test_credit_given_before_our_answer_is_kept() -> None:
+    shell = opened_server()
+    link = pending(shell, Attach("l", 5, RECEIVER, 0, 1, Source("q"), Target("t")))
+    assert isinstance(link, EgressLink)
+    (event,) = shell.connection.receive_data(flow_frame(link, 7, None, True))
+    assert isinstance(event, CreditChanged)
+    assert shell.connection.data_to_send() == []
+    link.accept()
+    assert (link.credit, link.drain) == (7, True)
 
 
 @pytest.mark.parametrize("count", [0, 5, 7, UINT_MAX, 0x8000_0000])

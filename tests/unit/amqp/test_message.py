@@ -84,6 +84,10 @@ def test_a_message_in_the_standard_order() -> None:
 def test_delivery_annotations_last_as_the_sdk_sends_them() -> None:
     order = (HEADER, ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES, DATA, FOOTER)
     check_whole(scan(b"".join(WHOLE[code] for code in (*order, DELIVERY_ANNOTATIONS))))
+    annotated = AmqpAnnotatedMessage(data_body=[b"a", b"b"], delivery_annotations={"d": 1})
+    bare = section(DATA, b"a") + section(DATA, b"b")
+    assert scan(sdk_bytes(annotated)).bare == bare
+    assert scan(WHOLE[DELIVERY_ANNOTATIONS] + bare).bare == bare
 
 
 def test_any_order_of_sections() -> None:
@@ -114,6 +118,7 @@ def test_an_empty_message_is_valid() -> None:
     scanned = scan(b"")
     assert (scanned.bare, scanned.ttl_ms, scanned.durable, scanned.priority) == (b"", -1, False, 4)
     assert scanned.message_id() is None
+    assert scan(section(PROPERTIES, [])).message_id() is None
     assert scanned.properties().message_id is None
     assert scanned.application_properties() == {}
     assert decode_message(delivered(scanned)).body_section == 0
@@ -176,6 +181,7 @@ def test_single_sections_given_twice(code: int) -> None:
         b"\x00\x53\x72\xc1\x02\x01\x40",  # half a pair
         b"\x00\x53\x72\xc1\x03\x02\xa3\x05",  # a key beyond the map
         b"\x00\x53\x72\xc1\x00",
+        b"\x00\x53\x72\xc1\x04\x02\x40\x40\x40",  # an element that was not announced
         b"\x00\x53\x72\xd1\x00\x00\x00\x03\x00\x00\x00",
         section(APPLICATION_PROPERTIES, []),
         section(DATA, "text"),
@@ -258,6 +264,12 @@ def test_a_sender_cannot_speak_for_the_broker(name: str) -> None:
         message = decode_message(delivered(scanned))
         assert message.annotations.get(name) != 99
         assert message.annotations["mine"] == 1
+
+
+def test_annotations_under_numbers_are_kept() -> None:
+    scanned = scan(section(ANNOTATIONS, {ULong(5): "five", Symbol("mine"): 1}) + WHOLE[DATA])
+    assert decode_message(delivered(scanned)).annotations[5] == "five"
+    assert scanned.annotation("mine") == 1
 
 
 def test_the_senders_own_annotations_come_back() -> None:
@@ -398,7 +410,14 @@ def test_batches() -> None:
     envelope = WHOLE[ANNOTATIONS] + WHOLE[PROPERTIES] + batch
     assert split_batch(envelope) == messages
     assert split_batch(b"") == []
-    for broken in (batch[:-1], batch + b"\x00", batch + section(VALUE, 1)):
+    for broken in (
+        batch[:-1],
+        batch + b"\x00",
+        batch + section(VALUE, 1),
+        batch + section(DATA, "text instead of bytes"),
+        batch + b"\x00\x53\x75\xb0\x00\x00\x01\x00 too short",
+        batch + WHOLE[HEADER] * 7,
+    ):
         with pytest.raises(RemoteProtocolError):
             split_batch(broken)
     with pytest.raises(RemoteProtocolError):

@@ -1,5 +1,6 @@
 """Performatives: every field there and back, defaults, refusals, and what the SDK makes of them."""
 
+import itertools
 from typing import Any
 from uuid import UUID
 
@@ -253,6 +254,12 @@ def test_errors_always_have_their_three_fields() -> None:
     assert described == Described(ULong(0x1D), [Symbol("amqp:internal-error"), None, None])
 
 
+def test_composites_show_their_bytes() -> None:
+    assert repr(Accepted()) == "Accepted(00 53 24 45)"
+    with pytest.raises(NotImplementedError):
+        Composite().encode()
+
+
 def test_outcomes() -> None:
     assert Accepted().encode() == ACCEPTED == b"\x00\x53\x24\x45"
     assert Released().encode() == RELEASED
@@ -270,6 +277,64 @@ def test_transaction_requests() -> None:
     for value in (None, Described(ULong(0x33), [b"t"]), Described(ULong(0x32), [])):
         with pytest.raises(RemoteProtocolError):
             read_transaction_request(value)
+
+
+# Encodings of one field, valid and not, and what else may stand in its place.
+NUMBERS = [
+    b"\x43",
+    b"\x52\x07",
+    b"\x70\x00\x01\x00\x00",
+    b"\x53\x07",
+    b"\x40",
+    b"\x54\xff",
+    b"\x41",
+]
+TAGS = [b"\xa0\x04abcd", b"\xa0\x00", b"\xa0\x20" + b"t" * 32, b"\xa0\x21" + b"t" * 33, b"\x40",
+        b"\xb0\x00\x00\x00\x01t", b"\xa1\x01t"]  # fmt: skip
+TRANSFER_ENDS = [[], [b"\x43"], [b"\x43", b"\x42", b"\x41"], [b"\x40", b"\x56\x01", b"\x56\x00"],
+                 [b"\x43", b"\x42", b"\x42", b"\x40", ACCEPTED, *[b"\x42"] * 3],
+                 [b"\x43", b"\x42", b"\x42", b"\x40", b"\x40", *[b"\x42"] * 4],
+                 [b"\x41"]]  # fmt: skip
+ROLES = [b"\x41", b"\x42", b"\x56\x00", b"\x56\x01", b"\x56\x02", b"\x40", b"\x43"]
+DISPOSITION_ENDS = [[], [b"\x41"], [b"\x42", ACCEPTED], [b"\x41", ACCEPTED, b"\x41"],
+                    [b"\x40", b"\x40"], [b"\x41", b"\x43"], [b"\x42"] * 4]  # fmt: skip
+
+
+def read_or_refuse(data: bytes, end: int) -> object:
+    try:
+        read, after = decode_performative(data, 0, end)
+    except RemoteProtocolError:
+        return "refused"
+    assert after == end - 4
+    return content(read)
+
+
+def check_both_ways(code: int, fields: list[bytes]) -> None:
+    """A list8 may take the short way, a list32 never does; they must agree, twice."""
+    body = b"".join(fields)
+    head = b"\x00\x53" + bytes((code,))
+    narrow = head + bytes((0xC0, len(body) + 1, len(fields))) + body + b"body"
+    wide = (
+        head + b"\xd0" + (len(body) + 4).to_bytes(4, "big") + len(fields).to_bytes(4, "big") + body
+    )
+    expected = read_or_refuse(wide + b"body", len(wide) + 4)
+    for _ in range(2):  # the second time from what was remembered
+        assert read_or_refuse(narrow, len(narrow)) == expected
+        assert read_or_refuse(narrow + b"\xff" * 20, len(narrow)) == expected
+    # A count that does not match what is there is refused, also when the end is known by heart.
+    for claimed in (len(fields) - 1, len(fields) + 1):
+        wrong = head + bytes((0xC0, len(body) + 1, claimed)) + body + b"body"
+        assert read_or_refuse(wrong, len(wrong)) == "refused"
+
+
+def test_transfers_read_the_same_both_ways() -> None:
+    for handle, number, tag, rest in itertools.product(NUMBERS, NUMBERS, TAGS, TRANSFER_ENDS):
+        check_both_ways(0x14, [handle, number, tag, *rest])
+
+
+def test_dispositions_read_the_same_both_ways() -> None:
+    for role, first, last, rest in itertools.product(ROLES, NUMBERS, NUMBERS, DISPOSITION_ENDS):
+        check_both_ways(0x15, [role, first, last, *rest])
 
 
 # --- whole frames --------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tests.unit.amqp.wiring import (
 )
 from twinbus.amqp.connection import SERVER, Connection, ConnectionSettings
 from twinbus.amqp.events import ConnectionClosed, ConnectionOpened, SaslInitReceived
-from twinbus.amqp.frames import AMQP_HEADER, SASL_HEADER
+from twinbus.amqp.frames import AMQP_HEADER, EMPTY_FRAME, SASL_FRAME, SASL_HEADER, encode_frame
 from twinbus.amqp.performatives import SaslInit, SaslMechanisms, SaslOutcome
 from twinbus.amqp.sasl import join_plain, split_plain
 from twinbus.amqp.states import CLOSED
@@ -157,6 +157,32 @@ def test_client_closes_when_its_mechanism_is_missing_or_refused() -> None:
     events = client.receive_data(offer + sasl_frame(SaslOutcome(1)))
     assert isinstance(events[-1], ConnectionClosed)
     assert closed_with(events) == "amqp:unauthorized-access"
+
+
+def test_frames_of_the_wrong_kind_during_sasl() -> None:
+    connection = make_server()
+    connection.receive_data(SASL_HEADER)
+    events = connection.receive_data(EMPTY_FRAME)
+    assert closed_with(events) == "amqp:connection:framing-error"
+    connection = make_server()
+    connection.receive_data(SASL_HEADER)
+    init = encode_frame(0, SaslInit("ANONYMOUS").encode(), b"more", SASL_FRAME)
+    assert closed_with(connection.receive_data(init)) == "amqp:connection:framing-error"
+
+
+def test_a_decision_that_nobody_asked_for_does_nothing() -> None:
+    connection = make_server()
+    assert connection.sasl_accept() == []
+    assert connection.sasl_refuse() == []
+    assert output(connection) == b""
+
+
+def test_client_without_sasl() -> None:
+    client = make_client(mechanisms=())
+    client.open()
+    server = Shell(make_server(require_sasl=False))
+    assert [type(e) for e in server.feed(output(client))] == [ConnectionOpened]
+    assert [type(e) for e in client.receive_data(output(server.connection))] == [ConnectionOpened]
 
 
 @pytest.mark.parametrize(

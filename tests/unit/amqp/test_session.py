@@ -315,6 +315,17 @@ def test_disposition_over_several_links_is_grouped() -> None:
     ]
 
 
+def test_range_with_gaps_reports_what_is_left() -> None:
+    shell = opened_server()
+    link = attached_egress(shell)
+    shell.feed(credit_frame(link, 10))
+    for n in range(5):
+        link.send(bytes(16), b"", b"", n == 1, n)
+    (event,) = shell.feed(frame(1, Disposition(RECEIVER, 0, 2, True, Accepted())))
+    assert isinstance(event, DispositionReceived)
+    assert event.delivery_ids == [0, 2]
+
+
 @pytest.mark.parametrize("first, last", [(0, UINT_MAX), (3, 2), (5, 4)])
 def test_range_of_all_numbers_costs_only_what_is_unsettled(first: int, last: int) -> None:
     """C9: a range names up to 2**32 deliveries; a handful exist."""
@@ -444,6 +455,23 @@ def test_client_attaches_in_both_directions_under_one_name() -> None:
     pair.session.end()
     with pytest.raises(LocalProtocolError):
         pair.session.attach_sender("late", Source("a"), Target("q"))
+
+
+def test_client_cannot_attach_more_than_the_server_names() -> None:
+    pair = Pair()
+    pair.pump()
+    pair.session.peer_handle_max = 0
+    pair.session.attach_sender("one", Source("a"), Target("q"))
+    with pytest.raises(LocalProtocolError):
+        pair.session.attach_sender("two", Source("a"), Target("q"))
+
+
+def test_transfer_by_a_receiver_we_have_detached_is_dropped() -> None:
+    shell = opened_server()
+    attached_egress(shell, 2).detach()
+    shell.connection.data_to_send()
+    assert shell.feed(frame(1, Transfer(2, 0, b"t"))) == []
+    assert shell.connection.data_to_send() == []
 
 
 def test_client_detaches_before_the_answer() -> None:

@@ -98,7 +98,9 @@ class BrokerHarness:
             self.broker.tick()
             self.run()
 
-    def create_queue(self, name: str = "orders", description: QueueDescription | None = None) -> Queue:
+    def create_queue(
+        self, name: str = "orders", description: QueueDescription | None = None
+    ) -> Queue:
         queue = self.broker.create_queue(name, description or QueueDescription(), lambda: None)
         self.run()
         return queue

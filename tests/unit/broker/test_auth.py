@@ -19,8 +19,8 @@ from twinbus.broker.auth import (
     Authorizer,
     Grant,
     Secret,
-    make_sas_token,
 )
+from twinbus.client.sas import make_sas_token
 from twinbus.errors import Unauthorized
 from twinbus.limits import SAS_TOKEN_CHARS_MAX
 

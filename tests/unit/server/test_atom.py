@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.broker.auth import LISTEN, MANAGE, SEND, AuthorizationRule, Authorizer, make_sas_token
+from twinbus.broker.auth import LISTEN, MANAGE, SEND, AuthorizationRule, Authorizer
+from twinbus.client.sas import make_sas_token
 from twinbus.clock import Now
 from twinbus.entities.descriptions import QueueDescription, validate_name
 from twinbus.entities.message import NEVER_MS

@@ -22,6 +22,7 @@ class Scene:
         self, disk: Disk, segment_size: int = SEGMENT_SIZE, cache_bytes: int = 1 << 20
     ) -> None:
         self.disk = disk
+        self.done: list[Task] = []  # all background work so far
         self.now = Now(1_700_000_000_000, 1_000_000)
         self.store = Store.open(disk, self.now, SALT, segment_size, cache_bytes)
         self.queue = self._queue()
@@ -62,6 +63,7 @@ class Scene:
             self.store.finish_task(task)
             done.append(task)
             assert len(done) < 10_000, "background work that never ends"
+        self.done += done
         return done
 
     def messages(self, subqueue: int = MAIN) -> list[Message]:
@@ -86,6 +88,24 @@ class Scene:
             self.store.close()
             disk = self.disk
         return Scene(disk)
+
+    def keep(self, body: bytes) -> None:
+        """Send to another queue, where nobody receives."""
+        kept = self.store.create_queue("kept", QueueDescription())
+        kept.send([NewMessage(body)], self.now)
+        self.commit()
+
+    def kept(self) -> list[bytes]:
+        queue = self.store.entities[self.store.names["kept"]]
+        return self.store.read_bodies(queue.messages_from(MAIN, 0, 100))
+
+    def turn_over(self, segments: int) -> None:
+        """Let so many segments fill with messages that come and go."""
+        start = self.store._log.head_segment
+        while self.store._log.head_segment < start + segments:
+            self.send(bytes(1_500))
+            self.complete(1)
+            self.work()
 
     def segments(self) -> list[str]:
         return [name for name in self.disk.names() if name.endswith(".log")]

@@ -1,4 +1,4 @@
-"""Records: every fact survives the way to bytes and back, and bad bytes are only ever LogDamaged."""
+"""Records: every fact survives the way to bytes and back; bad bytes are LogDamaged, no more."""
 
 import re
 import struct
@@ -141,7 +141,7 @@ def test_any_bytes_are_facts_or_damage(stated: list[Fact], data: st.DataObject) 
         try:
             found = decoded(bad)
         except LogDamaged as error:
-            assert BASE <= error.offset <= BASE + len(bad)  # noqa: PT017 - some do decode
+            assert BASE <= error.offset <= BASE + len(bad)
         else:
             assert encoded_size(found) <= len(bad)
 

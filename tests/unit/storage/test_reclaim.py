@@ -1,0 +1,154 @@
+"""Snapshots and reclaiming: equal to a full replay, and no old message pins a segment for ever."""
+
+import random
+
+import pytest
+
+from tests.simulation.store_workload import Workload, open_store, overview
+from tests.unit.storage.scene import Scene
+from twinbus.entities.descriptions import QueueDescription
+from twinbus.entities.facts import DEAD_LETTER, MAIN
+from twinbus.entities.message import NewMessage, Overlay
+from twinbus.errors import LogDamaged
+from twinbus.storage.maintenance import Retire
+from twinbus.storage.snapshot import TEMPORARY_NAME
+from twinbus.testing import CrashMode, SimDisk
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_snapshot_equals_a_full_replay(seed: int) -> None:
+    """The first snapshot of a workload, with and without it: the same state comes out."""
+    disk = SimDisk()
+    workload = Workload(open_store(disk), seed)
+    while not workload.finishing_snapshot:
+        workload.step()
+    workload.begin_or_finish_task()  # segments are retired only after it
+    workload.commit_without_tasks()
+    expected = overview(workload.store)
+    with_snapshot = disk.restarted()
+    assert any(name.endswith(".snapshot") for name in with_snapshot.names())
+    assert overview(open_store(with_snapshot)) == expected
+    without = disk.restarted()
+    for name in without.names():
+        if name.endswith(".snapshot"):
+            without.lose(name)
+    assert overview(open_store(without)) == expected
+
+
+def test_segments_are_reclaimed_when_their_messages_are_gone() -> None:
+    scene = Scene(SimDisk())
+    scene.turn_over(40)
+    assert len(scene.segments()) <= 8
+    spares = [name for name in scene.disk.names() if name.endswith(".spare")]
+    assert len(spares) <= 2
+
+
+def test_a_few_old_messages_do_not_pin_segments() -> None:
+    scene = Scene(SimDisk(), cache_bytes=4_096)
+    kept = []
+    old = scene.store.create_queue("old", QueueDescription())
+    for index in range(40):
+        kept.append(b"old %d" % index)
+        old.send([NewMessage(kept[-1])], scene.now)
+        scene.turn_over(2)
+    assert len(scene.segments()) <= 14, "80 segments were written, and each held an old message"
+    messages = old.messages_from(MAIN, 0, 1_000)
+    assert scene.store.read_bodies(messages) == kept
+    scene.store.close()
+    found = Scene(scene.disk, cache_bytes=4_096)
+    old = found.store.entities[found.store.names["old"]]
+    assert found.store.read_bodies(old.messages_from(MAIN, 0, 1_000)) == kept
+
+
+def test_moved_messages_keep_their_state() -> None:
+    """Locked, deferred, scheduled and dead-lettered messages move like all others."""
+    scene = Scene(SimDisk(), cache_bytes=4_096)
+    old = scene.store.create_queue("old", QueueDescription())
+    old.send([NewMessage(b"%d" % index) for index in range(6)], scene.now)
+    old.send([NewMessage(b"later", scheduled_ms=scene.now.utc_ms + 10**9)], scene.now)
+    scene.commit()
+    locked, deferred, dead = old.lock_next(MAIN, 3, scene.now)
+    old.settle(MAIN, [(deferred.sequence_number, deferred.grant)], 2, None, scene.now)
+    reason = Overlay("poisonous", "it was")
+    old.settle(MAIN, [(dead.sequence_number, dead.grant)], 3, reason, scene.now)
+    first = [m.position for m in (locked, deferred, dead)]
+    scene.turn_over(60)
+    assert all(m.position > 5 << 32 for m in (locked, deferred, dead)), "nothing has moved"
+    assert [m.position for m in (locked, deferred, dead)] != first
+    before = scene.store.read_bodies(old.messages_from(MAIN, 0, 100))
+    scene.store.close()
+    found = Scene(scene.disk)
+    again = found.store.entities[found.store.names["old"]]
+    assert found.store.read_bodies(again.messages_from(MAIN, 0, 100)) == before
+    counts, expected = again.counts(), old.counts()
+    assert (counts.active, counts.deferred, counts.scheduled, counts.dead_letter) == (4, 1, 1, 1)
+    assert counts.size_bytes == expected.size_bytes
+    (buried,) = again.messages_from(DEAD_LETTER, 0, 10)
+    assert buried.overlay is not None
+    assert buried.overlay.reason == "poisonous"
+    assert again.messages_from(MAIN, 0, 1)[0].grant == locked.grant
+
+
+def test_a_message_activated_while_a_snapshot_is_taken_is_not_lost() -> None:
+    """It has left its old number, and its new one is not published yet when the slice is taken."""
+    scene = Scene(SimDisk())
+    scene.send(*[bytes(1_500)] * 20)
+    due = scene.now.utc_ms + 1_000
+    scene.queue.send([NewMessage(b"due", scheduled_ms=due)], scene.now)
+    scene.send(*[bytes(1_500)] * 20)
+    scene.complete(20)
+    scene.now.utc_ms = due
+    scene.queue.tick(scene.now)  # stated, but in no commit yet
+    task = scene.store.next_task(scene.now)
+    while task is not None:
+        task.run()
+        scene.store.finish_task(task)
+        task = scene.store.next_task(scene.now)
+    assert not any(name.endswith(".snapshot") for name in scene.disk.names()), "too early"
+    scene.commit()
+    scene.work()
+    assert any(name.endswith(".snapshot") for name in scene.disk.names())
+    assert isinstance(scene.disk, SimDisk)
+    assert b"due" in Scene(scene.disk.restarted()).bodies()
+
+
+def test_a_torn_snapshot_is_ignored_and_a_damaged_one_is_not() -> None:
+    scene = Scene(SimDisk())
+    disk = scene.disk
+    assert isinstance(disk, SimDisk)
+    scene.keep(b"kept")
+    scene.turn_over(12)
+    torn = disk.restarted()
+    torn.damage(TEMPORARY_NAME, 0, b"\xff" * 5_000)
+    assert Scene(torn).kept() == [b"kept"]
+    (name,) = [name for name in disk.names() if name.endswith(".snapshot")]
+    for place in range(0, disk.size(name), 97):
+        damaged = disk.restarted()
+        content = disk.contents(name)
+        damaged.damage(name, place, bytes([content[place] ^ 0x40]))
+        try:
+            bodies = Scene(damaged).kept()
+        except LogDamaged as error:
+            assert error.path == name
+        else:
+            assert bodies == [b"kept"]
+            assert content[place] == 0, "only the empty rest of a sector may change unnoticed"
+
+
+def test_segments_go_only_after_the_snapshot_that_needs_them_has_gone() -> None:
+    """Otherwise a power cut could bring the old snapshot back, without its segments."""
+    scene = Scene(SimDisk())
+    disk = scene.disk
+    assert isinstance(disk, SimDisk)
+    scene.keep(b"kept")
+    retired = 0
+    while retired < 3:
+        scene.send(bytes(1_500))
+        scene.complete(1)
+        while (task := scene.store.next_task(scene.now)) is not None:
+            task.run()
+            scene.store.finish_task(task)
+            retired += isinstance(task, Retire)
+            for mode in CrashMode:
+                found = Scene(disk.after_power_cut(random.Random(retired), mode))
+                assert found.kept() == [b"kept"]
