@@ -1,1 +1,1 @@
-"""Measurements: speed against peers, depth, number of queues.  `make bench`; see README.md here."""
+"""Measurements: speed against peers, depth, number of queues.  See README.md here."""

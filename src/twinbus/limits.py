@@ -26,6 +26,9 @@ SESSION_WINDOW: Final = 65_536  # frames; topped up when half is used
 INGRESS_CREDIT: Final = 2_000  # per sender link; topped up when half is used
 EGRESS_CREDIT_MAX: Final = 50_000  # what a receiver may ask for at once; more is cut to this
 UNSETTLED_COUNT_MAX: Final = 50_000  # deliveries of one link waiting for settlement
+# Ids in dispositions that name nothing we wait for, net of those that do: a range costs 30 bytes to
+# send and may take 50,000 steps to look through.  Beyond this the connection is closed.
+DISPOSITION_MISSES_MAX: Final = 1_000_000
 PARTIAL_DELIVERY_BYTES_MAX: Final = 104_857_600  # all half-received deliveries of a connection
 OUTPUT_BUFFER_BYTES_MAX: Final = 8_388_608  # unsent bytes at which a receiver gets no more
 

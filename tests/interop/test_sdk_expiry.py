@@ -10,7 +10,10 @@ from azure.servicebus import ServiceBusMessage
 from tests.interop.sdk import bodies, body, nothing_comes, peek_all, receive_one
 
 # One flavour is enough here: what differs from test to test is the same in both on the wire.
-pytestmark = [pytest.mark.asyncio, pytest.mark.parametrize("flavour", ["sync"], indirect=True)]
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.parametrize("flavour", ["sync"], indirect=True),
+]
 
 SHORT = timedelta(seconds=1)
 

@@ -17,7 +17,7 @@ from azure.servicebus.exceptions import MessageLockLostError
 
 from tests.interop.sdk import Client, body, nothing_comes, peek_all, receive_one
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.queue(lock_duration="PT5S")]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.queue(lock_duration="PT5S")]
 
 
 async def sleep_until(moment: datetime) -> None:

@@ -17,7 +17,7 @@ from tests.interop.sdk import (
     receive_one,
 )
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def send_numbers(sender: Any, count: int) -> list[bytes]:

@@ -18,7 +18,7 @@ from tests.interop.sdk import (
 )
 from twinbus.limits import BATCH_SIZE_BYTES_MAX, MESSAGE_SIZE_BYTES_MAX
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_single_message(sender: Any, receiver: Any) -> None:  # M-1 M-13

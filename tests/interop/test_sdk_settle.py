@@ -8,7 +8,7 @@ from azure.servicebus.exceptions import MessageAlreadySettled, MessageLockLostEr
 
 from tests.interop.sdk import Client, body, peek_all, receive_exactly, receive_one
 
-pytestmark = pytest.mark.asyncio
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def test_complete_removes_the_message(sender: Any, receiver: Any) -> None:  # M-2

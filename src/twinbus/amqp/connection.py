@@ -90,6 +90,7 @@ from twinbus.errors import LocalProtocolError, RemoteProtocolError
 from twinbus.limits import (
     FRAME_SIZE_BYTES_MIN,
     IDLE_TIMEOUT_MS_MIN,
+    OUTPUT_BUFFER_BYTES_MAX,
     PRE_OPEN_FRAME_SIZE_BYTES_MAX,
 )
 
@@ -97,6 +98,10 @@ __all__ = ["CLIENT", "SERVER", "Connection", "ConnectionSettings", "Peer"]
 
 # What a client may have sent ahead while the shell still judges its SASL response.
 _AHEAD_BYTES_MAX: Final = 4 * PRE_OPEN_FRAME_SIZE_BYTES_MAX
+
+# Answers that pile up behind a closed window of the peer.  A shell stops giving us messages long
+# before, so only a peer that asks and asks and never lets us answer gets here.
+_OUTPUT_BYTES_MAX: Final = 4 * OUTPUT_BUFFER_BYTES_MAX
 
 _CODES: Final[dict[type, int]] = {
     Open: OPEN,
@@ -188,6 +193,10 @@ class Connection:
         try:
             self._buffer.feed(data)
             self._process()
+            if self.output_size > _OUTPUT_BYTES_MAX:
+                raise RemoteProtocolError(
+                    "more to send than this peer takes", "amqp:resource-limit-exceeded"
+                )
         except RemoteProtocolError as error:
             self._fail(AmqpError(error.condition, str(error)))
         events = wire.events

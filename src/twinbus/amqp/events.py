@@ -146,8 +146,10 @@ class CreditChanged(Event):
 
 
 class DispositionReceived(Event):
-    """The receiver's word on deliveries of ours.  Only those still unsettled are listed; with
-    `settled` they are forgotten already, else they wait for `link.settle(...)`."""
+    """The receiver's first word on deliveries of ours; a delivery is reported once.
+
+    With `settled` they are forgotten already, else they wait for `link.settle(...)`.
+    """
 
     __slots__ = ("contexts", "delivery_ids", "link", "settled", "state")
 

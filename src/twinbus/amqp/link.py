@@ -409,10 +409,11 @@ class EgressLink(Link):
             return
         session = self.session
         unsettled = session.unsettled
+        disposed = session.disposed
         first = -1
         last = -1
         for delivery_id in delivery_ids:
-            if unsettled.pop(delivery_id, None) is None:
+            if disposed.pop(delivery_id, None) is None and unsettled.pop(delivery_id, None) is None:
                 continue
             self.unsettled_count -= 1
             if first < 0:
@@ -442,6 +443,9 @@ class EgressLink(Link):
             unsettled = self.session.unsettled
             for delivery_id in [n for n, entry in unsettled.items() if entry[0] is self]:
                 del unsettled[delivery_id]
+            disposed = self.session.disposed
+            for delivery_id in [n for n, link in disposed.items() if link is self]:
+                del disposed[delivery_id]
             self.unsettled_count = 0
 
     def peer_flow(self, flow: Flow) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from twinbus.amqp.composites import AmqpError
+from twinbus.amqp.composites import AmqpError, Received
 from twinbus.amqp.events import (
     CreditChanged,
     DispositionReceived,
@@ -48,11 +48,14 @@ from twinbus.amqp.states import (
 from twinbus.amqp.wire import UINT_MASK, Wire, serial_distance
 from twinbus.errors import LocalProtocolError, RemoteProtocolError
 from twinbus.limits import (
+    DISPOSITION_MISSES_MAX,
     HANDLES_MAX,
     SESSION_WINDOW,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from twinbus.amqp.composites import Coordinator, Source, Target
     from twinbus.amqp.transfers import Disposition
 
@@ -64,9 +67,11 @@ class AmqpSession:
 
     __slots__ = (
         "_handles",
+        "_misses",
         "_names",
         "channel",
         "context",
+        "disposed",
         "handle_max",
         "held",
         "links",
@@ -98,7 +103,12 @@ class AmqpSession:
         self.next_outgoing_id = 0
         self.peer_window = 0
         self.next_delivery_id = 0
-        self.unsettled: dict[int, tuple[EgressLink, object]] = {}  # ascending, as sent
+        # Our deliveries that wait for the receiver's word, ascending as sent; and those it has
+        # spoken about and that wait for ours.  Each is reported once, so that a peer that repeats
+        # itself costs nothing.
+        self.unsettled: dict[int, tuple[EgressLink, object]] = {}
+        self.disposed: dict[int, EgressLink] = {}
+        self._misses = 0
         # Frames that wait for the peer's window, and what must not overtake them; True: a transfer.
         self.held: deque[tuple[bytes, bool]] = deque()
         # Incoming: the id of the next transfer frame, and the one at which to state a new window.
@@ -364,45 +374,67 @@ class AmqpSession:
                 IncomingSettled(self, first, disposition.last, settled, disposition.state)
             )
             return
+        if not settled and (disposition.state is None or isinstance(disposition.state, Received)):
+            return  # no outcome yet
         unsettled = self.unsettled
         count = ((disposition.last - first) & UINT_MASK) + 1
         if count == 1:
             entry = unsettled.get(first)
             if entry is not None:
                 link = entry[0]
+                del unsettled[first]
                 if settled:
-                    del unsettled[first]
                     link.unsettled_count -= 1
+                else:
+                    self.disposed[first] = link
                 self.wire.events.append(
                     DispositionReceived(link, [first], [entry[1]], settled, disposition.state)
                 )
+            elif settled and first in self.disposed:
+                self._settle_disposed([first])
             return
-        if count > len(unsettled):
-            ids = [n for n in unsettled if (n - first) & UINT_MASK < count]
-        else:
-            ids = [n & UINT_MASK for n in range(first, first + count)]
-        self._disposed(ids, disposition)
+        self._report(self._within(unsettled, first, count), disposition)
+        if settled and self.disposed:
+            self._settle_disposed(self._within(self.disposed, first, count))
 
-    def _disposed(self, ids: list[int], disposition: Disposition) -> None:
-        """Report the unsettled ones among `ids`, link by link."""
+    def _within(self, known: Mapping[int, object], first: int, count: int) -> list[int]:
+        """Which of the known ids lie in a range, by the shorter way."""
+        if count > len(known):
+            steps = len(known)
+            ids = [n for n in known if (n - first) & UINT_MASK < count]
+        else:
+            steps = count
+            ids = [n & UINT_MASK for n in range(first, first + count) if n & UINT_MASK in known]
+        self._misses = max(0, self._misses + steps - 2 * len(ids))
+        if self._misses > DISPOSITION_MISSES_MAX:
+            raise RemoteProtocolError(
+                "dispositions of nothing that is unsettled", "amqp:resource-limit-exceeded"
+            )
+        return ids
+
+    def _settle_disposed(self, ids: list[int]) -> None:
+        """The receiver settles what it has spoken about before: no need to tell anybody."""
+        for delivery_id in ids:
+            self.disposed.pop(delivery_id).unsettled_count -= 1
+
+    def _report(self, ids: list[int], disposition: Disposition) -> None:
+        """Report unsettled deliveries, link by link."""
         unsettled = self.unsettled
         settled = disposition.settled
         by_link: dict[int, DispositionReceived] = {}  # by our handle
         for delivery_id in ids:
-            entry = unsettled.get(delivery_id)
-            if entry is None:
-                continue
-            link = entry[0]
+            link, context = unsettled.pop(delivery_id)
             if settled:
-                del unsettled[delivery_id]
                 link.unsettled_count -= 1
+            else:
+                self.disposed[delivery_id] = link
             event = by_link.get(link.handle)
             if event is None:
                 event = DispositionReceived(link, [], [], settled, disposition.state)
                 by_link[link.handle] = event
                 self.wire.events.append(event)
             event.delivery_ids.append(delivery_id)
-            event.contexts.append(entry[1])
+            event.contexts.append(context)
 
     # --- errors of the peer ----------------------------------------------------------------------
     def fail(self, error: AmqpError) -> None:
@@ -454,6 +486,7 @@ class AmqpSession:
 
     def _forget_links(self) -> None:
         self.unsettled = {}
+        self.disposed = {}
         for link in self._handles.values():
             link.own_state = DETACHED
             link.answered = True

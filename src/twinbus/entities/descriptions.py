@@ -73,7 +73,6 @@ class QueueDescription:
     updated_utc_ms: int = 0
 
     def __post_init__(self) -> None:
-        _check_types(self)
         _check_range(
             "lock_duration_ms", self.lock_duration_ms, LOCK_DURATION_MS_MIN, LOCK_DURATION_MS_MAX
         )
@@ -121,7 +120,7 @@ class QueueDescription:
         """Read what `to_json` of this or a newer version wrote."""
         values = json.loads(text)
         known = {field.name for field in fields(cls)}
-        return cls(**{key: value for key, value in values.items() if key in known})
+        return _made({key: value for key, value in values.items() if key in known})
 
     @classmethod
     def from_mapping(cls, values: dict[str, object]) -> "QueueDescription":
@@ -133,7 +132,7 @@ class QueueDescription:
                     f"'{str(key)[:64]}' is no property of a queue; "
                     f"properties are {', '.join(sorted(known))}."
                 )
-        return cls(**values)  # type: ignore[arg-type]  # types are checked in __post_init__
+        return _made(values)
 
     def stamped(self, created_utc_ms: int, updated_utc_ms: int) -> "QueueDescription":
         """The same description with the times of its queue."""
@@ -166,20 +165,18 @@ def refuse_unsupported(description: QueueDescription) -> None:
             raise NotSupported(f"{name} is not supported by this version; leave it unset.")
 
 
-def _check_types(description: QueueDescription) -> None:
-    """Values may come from JSON, so the annotations alone prove nothing."""
-    for field in fields(description):
-        value: object = getattr(description, field.name)
-        default = field.default
-        if default is None:
+def _made(values: dict[str, object]) -> QueueDescription:
+    """A description of values whose types nobody has checked."""
+    for field in fields(QueueDescription):
+        value = values.get(field.name, field.default)
+        if field.default is None:
             fits = value is None or isinstance(value, str)
         else:
-            fits = type(value) is type(default)
+            fits = type(value) is type(field.default)  # True is an int, but no duration
         if not fits:
-            raise ArgumentInvalid(
-                f"{field.name} is {str(value)[:64]!r}, which is not "
-                f"{'text' if default is None else type(default).__name__}."
-            )
+            expected = "text" if field.default is None else type(field.default).__name__
+            raise ArgumentInvalid(f"{field.name} is {str(value)[:64]!r}, which is not {expected}.")
+    return QueueDescription(**values)  # type: ignore[arg-type]  # checked above
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:

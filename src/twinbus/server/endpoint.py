@@ -131,14 +131,16 @@ class AmqpEndpoint(asyncio.Protocol):
         self.flush()
 
     def pause_writing(self) -> None:
+        """The client does not read.  Neither do we, or its questions would pile up as answers."""
         self._blocked = True
+        self._update_reading()
 
     def resume_writing(self) -> None:
         self._blocked = False
+        self._update_reading()
         self._wake_receivers()
 
-    @property
-    def is_full(self) -> bool:
+    def holds_back(self) -> bool:
         """Receivers must wait: the socket takes no more, or this turn has gathered its share."""
         if self._blocked:
             return True
@@ -261,9 +263,8 @@ class AmqpEndpoint(asyncio.Protocol):
             self._close_transport()
             return
         if not self.grants and age_s > self._deadlines.cbs_s:
-            self.connection.close(
-                AmqpError("amqp:connection:forced", "No token was put on $cbs in time.")
-            )
+            self.close(AmqpError("amqp:connection:forced", "No token was put on $cbs in time."))
+            return
         self._dispatch_all(self.connection.tick(self.mono_ms()))
         for link in list(self._links):
             context = cast(LinkContext, link.context)
@@ -300,18 +301,22 @@ class AmqpEndpoint(asyncio.Protocol):
             if self._held_back and not self._blocked:
                 self._wake_receivers()
             if self.namespace.broker.pending_bytes > PENDING_BYTES_MAX and not self._paused:
-                self._pause(transport)
+                self._paused = True  # the disk cannot keep up: read no more until it has
+                self._update_reading()
+                self.namespace.broker.when_durable(self._caught_up)
 
-    def _pause(self, transport: asyncio.Transport) -> None:
-        """The disk cannot keep up: read no more until it has."""
-        self._paused = True
-        transport.pause_reading()
-        self.namespace.broker.when_durable(self._resume)
-
-    def _resume(self) -> None:
+    def _caught_up(self) -> None:
         self._paused = False
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._update_reading()
+
+    def _update_reading(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._paused or self._blocked:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
 
     def detach(self, link: Link, error: ServiceError) -> None:
         self._forget(link)
@@ -320,10 +325,13 @@ class AmqpEndpoint(asyncio.Protocol):
 
     def shut_down(self) -> None:
         """The server is stopping: say so and hang up."""
+        error = "The server is shutting down; try again later."
+        self.close(AmqpError("amqp:connection:forced", error))
+
+    def close(self, error: AmqpError) -> None:
+        """Say why, and hang up whether or not the client answers."""
         if self.is_open:
-            self.connection.close(
-                AmqpError("amqp:connection:forced", "The server is shutting down; try again later.")
-            )
+            self.connection.close(error)
         self._close_transport()
 
     def _close_transport(self) -> None:

@@ -60,7 +60,7 @@ class ReceivingLink:
         self._endpoint.flush_soon()
 
     def full(self) -> bool:
-        return self._endpoint.is_full
+        return self._endpoint.holds_back()
 
     def drained(self) -> None:
         self._link.drained()

@@ -338,6 +338,7 @@ class Log:
         self.disk = disk
         self.salt = salt
         self.segment_size = segment_size
+        self.end_offset = segment_size - SECTOR_SIZE - FRAME_SIZE  # one sector is the seal's
         self.segments: dict[int, bool] = {}
         self.head_segment = 0
         self.head_offset = 0
@@ -362,12 +363,12 @@ class Log:
         return self._head_file
 
     def room(self) -> int:
-        """Bytes of records that still fit into the head segment; one sector is the seal's."""
-        return self.segment_size - SECTOR_SIZE - FRAME_SIZE - self.head_offset
+        """Bytes of records that still fit into the head segment."""
+        return self.end_offset - self.head_offset
 
     def capacity(self) -> int:
         """Bytes of records that fit into an empty segment."""
-        return self.segment_size - SECTOR_SIZE - FRAME_SIZE - SEGMENT_HEADER_BYTES
+        return self.end_offset - SEGMENT_HEADER_BYTES
 
     def records_position(self) -> int:
         """Where the first record of the next frame will lie."""

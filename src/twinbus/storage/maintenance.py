@@ -20,7 +20,7 @@ from typing import Final
 
 from twinbus.clock import Now
 from twinbus.entities.message import GONE, Message
-from twinbus.errors import LogPoisoned
+from twinbus.errors import LogDamaged, LogPoisoned
 from twinbus.storage.disk import Disk, File
 from twinbus.storage.log import (
     OFFSET_MASK,
@@ -31,7 +31,7 @@ from twinbus.storage.log import (
     write_note,
 )
 from twinbus.storage.records import Counters
-from twinbus.storage.recovery import FRESH_SUFFIX, SPARE_SUFFIX
+from twinbus.storage.recovery import FRESH_SUFFIX, SPARE_SUFFIX, check_sealed_segment
 from twinbus.storage.snapshot import TEMPORARY_NAME, SnapshotFile
 
 SPARES_MAX: Final = 2
@@ -51,7 +51,7 @@ class Task:
         self.full = False
 
     def run(self) -> None:
-        """Do it.  LogPoisoned when the disk fails in any way but being full."""
+        """Do it.  LogPoisoned when the disk fails in any way but being full, or LogDamaged."""
         try:
             self.work()
         except OSError as error:
@@ -172,6 +172,22 @@ class NoteEnd(Task):
             file.close()
 
 
+class CheckSegment(Task):
+    """Compare all checksums of a segment before its messages move.
+
+    They get a new checksum by that: damage that came since the start must not be made right.
+    """
+
+    def __init__(self, disk: Disk, number: int, salt: int, size: int) -> None:
+        super().__init__(disk)
+        self._number = number
+        self._salt = salt
+        self._size = size
+
+    def work(self) -> None:
+        check_sealed_segment(self.disk, self._number, self._salt, self._size)
+
+
 class ReadBodies(Task):
     """Read the bodies of messages that are to move."""
 
@@ -191,7 +207,11 @@ class ReadBodies(Task):
                         file.close()
                     segment = position >> 32
                     file = self.disk.open(segment_name(segment))
-                self.bodies.append(file.read(message.length, position & OFFSET_MASK))
+                body = file.read(message.length, position & OFFSET_MASK)
+                if len(body) != message.length:
+                    offset = position & OFFSET_MASK
+                    raise LogDamaged(segment_name(segment), offset, "the file ends in a body")
+                self.bodies.append(body)
         finally:
             if file is not None:
                 file.close()
@@ -203,6 +223,7 @@ class Moving:
     def __init__(self) -> None:
         self._movable: list[tuple[int, Message]] = []
         self._victims: set[int] = set()
+        self.unchecked: list[int] = []  # victims whose checksums are still to be compared
         self.emptied: set[int] = set()
 
     def start(self, movable: list[tuple[int, Message]], victims: set[int]) -> None:
@@ -210,6 +231,7 @@ class Moving:
         movable.reverse()  # taken from the end
         self._movable = movable
         self._victims = victims
+        self.unchecked = sorted(victims)
         self.emptied = set()
 
     def next_slice(self, room: int) -> list[tuple[int, Message]]:

@@ -12,6 +12,7 @@ from twinbus.storage.maintenance import (
     NOTE_INTERVAL_MS,
     SPARES_MAX,
     Backoff,
+    CheckSegment,
     FinishSnapshot,
     Moving,
     NoteEnd,
@@ -48,6 +49,7 @@ class Maintenance:
         self.snapshot_room_missing = False
         self._task: Task | None = None
         self._backoff = Backoff()
+        self._snapshot_backoff = Backoff()  # its room is made in advance: it need not wait for more
         self._now = Now(0, 0)
         self._spares: list[int] = []
         self._dead: list[int] = []
@@ -81,8 +83,9 @@ class Maintenance:
         if self._task is not None:
             return None
         self._now = now
-        if self._backoff.over(now):
-            self._backoff.clear()
+        for backoff in (self._backoff, self._snapshot_backoff):
+            if backoff.over(now):
+                backoff.clear()
         self._task = self._choose()
         return self._task
 
@@ -105,7 +108,7 @@ class Maintenance:
             task = self._move()
             if task is not None:
                 return task
-        if self._snapshot_due():
+        if not self._snapshot_backoff.waiting and self._snapshot_due():
             return self._begin_snapshot()
         wanted = self._reserve_wanted()
         if self._reserved < wanted and not waiting:
@@ -175,9 +178,10 @@ class Maintenance:
         return self._low() and (grown >= self._reserve // 8 or bool(self._moving.emptied))
 
     def _reserve_wanted(self) -> int:
+        """In steps that double, so that it is rarely asked for."""
         messages = self._census.message_count + self.stored_count
         size = messages * SNAPSHOT_BYTES_PER_MESSAGE * 5 // 4
-        return (size // SLICE_BYTES_MAX + 1) * SLICE_BYTES_MAX
+        return SLICE_BYTES_MAX << (size // SLICE_BYTES_MAX).bit_length()
 
     def _begin_snapshot(self) -> Task | None:
         self._capture = Capture(self._entities.by_id, self.durable, self._choose_victims())
@@ -216,12 +220,13 @@ class Maintenance:
         for number in self._log.segments:
             if number < capture.place.segment and number not in live:
                 self._dead.append(number)
-        self._moving.start(capture.movable, capture.victims)
+        self._moving.start(capture.movable, capture.victims & live.keys())
         self._capture = None
         self._file = None
 
     def _abandon_snapshot(self) -> None:
         assert self._file is not None
+        self._snapshot_backoff.full(self._now)
         self._file.abandon()
         self._capture = None
         self._file = None
@@ -251,6 +256,9 @@ class Maintenance:
         return victims
 
     def _move(self) -> Task | None:
+        if self._moving.unchecked:
+            number = self._moving.unchecked.pop()
+            return CheckSegment(self._disk, number, self._log.salt, self._log.segment_size)
         if len(self._entities.facts) >= MOVE_FACTS_MAX:
             return None
         # Half of the reserve may be used: moving is what frees segments when the disk is full.

@@ -212,7 +212,7 @@ def _check_segments(disk: Disk, found: Recovered, present: list[int]) -> None:
         if number > first:
             raise LogDamaged(snapshot_name(found.snapshot), 0, f"refers to segment {number}")
     for number in needed:
-        _check_old_segment(disk, found, number)
+        check_sealed_segment(disk, number, found.salt, found.segment_size)
     found.segments = needed
     found.dead_segments = [n for n in present if n < first and n not in live]
 
@@ -230,12 +230,12 @@ def _segment_header(disk: Disk, number: int) -> Header:
     return header
 
 
-def _check_old_segment(disk: Disk, found: Recovered, number: int) -> None:
+def check_sealed_segment(disk: Disk, number: int, salt: int, size: int) -> None:
     """Every frame up to the seal must be valid: its bodies are still served."""
     path = segment_name(number)
     file = disk.open(path)
     try:
-        reader = FrameReader(file, number, found.salt, found.segment_size, SEGMENT_HEADER_BYTES)
+        reader = FrameReader(file, number, salt, size, SEGMENT_HEADER_BYTES)
         previous = -1
         while True:
             frame = reader.next()

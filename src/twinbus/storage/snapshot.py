@@ -29,7 +29,7 @@ from twinbus.storage.log import RECORDS, SEAL, SNAPSHOT_MAGIC, Header, LogPlace,
 from twinbus.storage.records import Counters, LastNumber, encode, encode_placed
 
 TEMPORARY_NAME: Final = "snapshot.tmp"
-SLICE_MESSAGES_MAX: Final = 2_000  # at 0.7 µs each a slice keeps the loop for less than 2 ms
+SLICE_MESSAGES_MAX: Final = 1_000  # at 1 to 2 µs each a slice keeps the loop for less than 2 ms
 SLICE_BYTES_MAX: Final = 1 << 20  # long overlays make a slice shorter
 RUN_MESSAGES_MAX: Final = 500
 ENTITY_COST: Final = 8  # an entity's own records count like so many messages
@@ -226,11 +226,8 @@ class SnapshotFile:
         disk = self._disk
         disk.rename(TEMPORARY_NAME, snapshot_name(self._number))
         disk.sync_directory()
-        for number in old_numbers:
+        for number in old_numbers:  # should one come back after a power cut, the newest counts
             disk.remove(snapshot_name(number))
-        if old_numbers:
-            # The log's segments go after this; the snapshot that needs them must not come back.
-            disk.sync_directory()
         return self._offset
 
     def abandon(self) -> None:

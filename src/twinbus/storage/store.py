@@ -135,11 +135,15 @@ class Store:
 
         Settlements do not ask: what is left then is theirs.
         """
+        log = self._log
         maintenance = self._maintenance
-        room = maintenance.room() - size_bytes
+        promised = maintenance.promised + size_bytes
+        room = log.end_offset - log.head_offset - promised
+        if log.ready_segment:
+            room += log.capacity()
         if room < self._reserve or maintenance.snapshot_room_missing:
             return False
-        maintenance.promised += size_bytes
+        maintenance.promised = promised
         return True
 
     def begin_commit(self) -> Commit | None:
@@ -341,8 +345,6 @@ def _tidy(disk: Disk, found: Recovered) -> list[int]:
     """Remove what an interrupted task left; returns the spare segments."""
     for number in found.old_snapshots:
         disk.remove(snapshot_name(number))
-    if found.old_snapshots:
-        disk.sync_directory()
     names = disk.names()
     for number in numbered(names, FRESH_SUFFIX):
         disk.remove(f"{number:010d}{FRESH_SUFFIX}")

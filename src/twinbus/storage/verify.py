@@ -94,23 +94,28 @@ class Report:
 def verify(disk: Disk) -> Report:
     """Go through the whole store.  DirectoryInUse when a server has it open."""
     disk.lock()
+    try:
+        return _verify(disk)
+    finally:
+        disk.close()
+
+
+def _verify(disk: Disk) -> Report:
     report = Report()
     names = disk.names()
-    segments = numbered(names, ".log")
+    found: Recovered | None = None
     try:
         found = recover(disk, Now(0, 0))
     except LogDamaged as error:
         report.errors.append(str(error))
-        found = None
     dead = [] if found is None else found.dead_segments
-    for number in segments:
+    for number in numbered(names, ".log"):
         if number not in dead:  # holds nothing any more, and is about to be written anew
             _verify_file(disk, segment_name(number), SEGMENT_MAGIC, number, report)
     for number in numbered(names, ".snapshot"):
         _verify_file(disk, snapshot_name(number), SNAPSHOT_MAGIC, number, report)
     if found is not None:
         report.entities = _entities(found)
-    disk.close()
     return report
 
 

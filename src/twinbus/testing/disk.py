@@ -153,6 +153,11 @@ class SimDisk:
         found._durable_names = dict(found._names)
         return found
 
+    @property
+    def unsynced_name_count(self) -> int:
+        """How many changes of names a power cut could undo right now."""
+        return len(self._changes)
+
     def restarted(self) -> "SimDisk":
         """A copy, as the next process finds it when this one is killed and the machine runs on."""
         return self.after_power_cut(random.Random(0), CrashMode.KEEP)

@@ -33,12 +33,13 @@ from twinbus.amqp.performatives import (
     Detach,
     Disposition,
     End,
+    Flow,
     Open,
     SaslInit,
 )
 from twinbus.amqp.states import AWAIT_HEADER, CLOSED, OPENED
 from twinbus.errors import LocalProtocolError
-from twinbus.limits import PRE_OPEN_FRAME_SIZE_BYTES_MAX
+from twinbus.limits import OUTPUT_BUFFER_BYTES_MAX, PRE_OPEN_FRAME_SIZE_BYTES_MAX
 
 
 def list8(code: int, count: int, fields: bytes) -> bytes:
@@ -439,6 +440,20 @@ def test_output_size_counts_what_waits() -> None:
     assert connection.output_size == sum(map(len, connection.data_to_send())) > 0
     assert connection.output_size == 0
     assert make_server().state == AWAIT_HEADER
+
+
+def test_peer_that_asks_but_never_lets_us_answer() -> None:
+    """Answers pile up behind its closed window, but not without end."""
+    shell = opened_server(window=0)
+    link = attached_egress(shell)
+    ask = frame(1, Flow(0, 0, 0, 9, 2, 0, 1, None, False, True))
+    shell.feed(ask)
+    link.send(bytes(16), b"", bytes(1_000), False, None)
+    before = shell.connection.output_size
+    assert shell.feed(ask)[-1:] != []
+    assert shell.connection.output_size > before
+    shell.connection._wire.held_bytes = 4 * OUTPUT_BUFFER_BYTES_MAX
+    assert closed_with(shell.feed(ask)) == "amqp:resource-limit-exceeded"
 
 
 def test_attach_and_its_detach_in_one_flight() -> None:

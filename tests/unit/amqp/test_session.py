@@ -16,7 +16,7 @@ from tests.unit.amqp.wiring import (
     read_frames,
     sent,
 )
-from twinbus.amqp.composites import ACCEPTED, Accepted, Source, Target
+from twinbus.amqp.composites import ACCEPTED, Accepted, Received, Source, Target
 from twinbus.amqp.events import (
     DeliveryReceived,
     DeliveryTooLarge,
@@ -295,10 +295,53 @@ def test_disposition_is_reported_with_the_contexts() -> None:
     assert link.unsettled_count == 4
     (event,) = shell.feed(frame(1, Disposition(RECEIVER, 0, 2, True, Accepted())))
     assert isinstance(event, DispositionReceived)
-    assert event.delivery_ids == [0, 1, 2]
+    assert event.delivery_ids == [0, 2]
     assert link.unsettled_count == 1
     assert shell.feed(frame(1, Disposition(RECEIVER, 0, 2, True, Accepted()))) == []
     assert shell.feed(frame(1, Disposition(RECEIVER, 4, 4, True, Accepted()))) == []
+
+
+@pytest.mark.parametrize("last", [1, 3])
+def test_a_delivery_is_reported_once(last: int) -> None:
+    """C9: a receiver that repeats itself makes no work for anybody."""
+    shell = opened_server()
+    link = attached_egress(shell)
+    shell.feed(credit_frame(link, 10))
+    for n in range(4):
+        link.send(bytes(16), b"", b"", False, n)
+    again = frame(1, Disposition(RECEIVER, 1, last, False, Accepted()))
+    assert len(shell.feed(again * 5)) == 1
+    assert link.unsettled_count == 4
+    # The receiver may settle by itself before we answer; our answer then says nothing.
+    assert shell.feed(frame(1, Disposition(RECEIVER, 1, last, True, Accepted()))) == []
+    assert link.unsettled_count == 4 - last
+    shell.connection.data_to_send()
+    link.settle([1], ACCEPTED)
+    assert shell.connection.data_to_send() == []
+
+
+@pytest.mark.parametrize("state", [None, Received(0, 0)])
+def test_what_is_no_outcome_yet_is_not_reported(state: Received | None) -> None:
+    shell = opened_server()
+    link = attached_egress(shell)
+    shell.feed(credit_frame(link, 10))
+    link.send(bytes(16), b"", b"", False, "context")
+    assert shell.feed(frame(1, Disposition(RECEIVER, 0, 0, False, state))) == []
+    (event,) = shell.feed(frame(1, Disposition(RECEIVER, 0, 0, False, Accepted())))
+    assert isinstance(event, DispositionReceived)
+    assert event.contexts == ["context"]
+
+
+def test_ranges_of_nothing_are_not_looked_through_forever() -> None:
+    """C9: 30 bytes that make us walk over every unsettled delivery, again and again."""
+    shell = opened_server()
+    link = attached_egress(shell)
+    shell.feed(credit_frame(link, 2_000))
+    for n in range(2_000):
+        link.send(bytes(16), b"", b"", False, n)
+    nothing = frame(1, Disposition(RECEIVER, 2_000, 1_000_000, False, Accepted()))
+    assert shell.feed(nothing * 400) == []
+    assert closed_with(shell.feed(nothing * 200)) == "amqp:resource-limit-exceeded"
 
 
 def test_disposition_over_several_links_is_grouped() -> None:

@@ -133,6 +133,15 @@ def test_expiries_and_schedules_survive_a_restart() -> None:
     assert [fact[0] for fact in scene.told()] == ["Activated", "DeadLettered"]
 
 
+def test_expiry_after_a_lock_survives_a_restart() -> None:
+    scene = Scene(DESCRIPTION)
+    scene.send(NewMessage(b"a", time_to_live_ms=5_000))
+    scene.settle(scene.lock(), ABANDON)
+    scene.commit()
+    scene.crash()
+    assert scene.queue.next_due_ms(scene.now) == 5_000
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 100])
 def test_messages_walked_in_slices_restore_the_queue(count: int) -> None:
     scene = eventful()

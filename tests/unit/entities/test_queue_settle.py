@@ -271,6 +271,8 @@ def test_status(scene: Scene, status: str, may_send: bool, may_receive: bool) ->
     else:
         with pytest.raises(EntityDisabled, match=f"'orders' is currently disabled.*{status}"):
             scene.send_bodies(b"c")
+        with pytest.raises(EntityDisabled):
+            scene.queue.check_sendable()
         assert overview(scene.queue) == before
     assert scene.queue.has_ready(MAIN) == may_receive
     if may_receive:

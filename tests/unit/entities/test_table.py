@@ -147,7 +147,7 @@ def test_far_expiries_of_gone_messages_do_not_pile_up() -> None:
     table = MessageTable()
     for number in range(1, 200 * BLOCK_SIZE):
         table.append(message(number, 10**12 + number))
-        if number % BLOCK_SIZE == 1:
+        if number % BLOCK_SIZE == 1 and number % 3:
             found = table.get(number)
             assert found is not None
             table.watch_expiry(found)

@@ -60,6 +60,19 @@ def test_a_few_old_messages_do_not_pin_segments() -> None:
     assert found.store.read_bodies(old.messages_from(MAIN, 0, 1_000)) == kept
 
 
+def test_damage_is_not_made_right_by_moving() -> None:
+    """A body that has rotted since the start would get a new, valid checksum."""
+    scene = Scene(SimDisk(), cache_bytes=0)
+    scene.keep(b"kept")
+    queue = scene.store.entities[scene.store.names["kept"]]
+    (message,) = queue.messages_from(MAIN, 0, 1)
+    assert message.position >> 32 == 1
+    assert isinstance(scene.disk, SimDisk)
+    scene.disk.damage(scene.head, message.position & 0xFFFF_FFFF, b"K")
+    with pytest.raises(LogDamaged, match=r"0000000001\.log"):
+        scene.turn_over(60)
+
+
 def test_moved_messages_keep_their_state() -> None:
     """Locked, deferred, scheduled and dead-lettered messages move like all others."""
     scene = Scene(SimDisk(), cache_bytes=4_096)
@@ -135,8 +148,8 @@ def test_a_torn_snapshot_is_ignored_and_a_damaged_one_is_not() -> None:
             assert content[place] == 0, "only the empty rest of a sector may change unnoticed"
 
 
-def test_segments_go_only_after_the_snapshot_that_needs_them_has_gone() -> None:
-    """Otherwise a power cut could bring the old snapshot back, without its segments."""
+def test_a_power_cut_around_a_snapshot_leaves_one_and_all_it_needs() -> None:
+    """The old snapshot may come back, or segments that are gone already; the newest counts."""
     scene = Scene(SimDisk())
     disk = scene.disk
     assert isinstance(disk, SimDisk)
