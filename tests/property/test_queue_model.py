@@ -226,9 +226,10 @@ class QueueAgainstModel(RuleBasedStateMachine):
     @rule(
         count=st.integers(1, 4),
         ttl_ms=st.sampled_from([NEVER_MS, NEVER_MS, 1, 2_000, 20_000]),
-        delay_ms=st.sampled_from([0, 0, 0, -5, 1, 3_000, 30_000]),
+        delay_ms=st.sampled_from([0, 0, 0, 0, -5, 1, 3_000, 30_000]),
+        is_committed=st.sampled_from([True, True, False]),
     )
-    def send(self, count: int, ttl_ms: int, delay_ms: int) -> None:
+    def send(self, count: int, ttl_ms: int, delay_ms: int, is_committed: bool) -> None:
         now = self.scene.now
         due_ms = now.utc_ms + delay_ms if delay_ms else 0
         new = []
@@ -244,6 +245,8 @@ class QueueAgainstModel(RuleBasedStateMachine):
             self.model.records.append(record)
         expected = list(range(self.model.last - count + 1, self.model.last + 1))
         assert self.scene.queue.send(new, now) == expected
+        if is_committed:
+            self.commit()
 
     @rule()
     def commit(self) -> None:
@@ -363,8 +366,12 @@ class QueueAgainstModel(RuleBasedStateMachine):
             record.until_ms = now.mono_ms + LOCK_MS
 
     def _some_locks(self, data: st.DataObject) -> tuple[int, list[Lock]]:
-        part, first = data.draw(st.sampled_from(self.locks[-12:]))
-        others = [lock for its_part, lock in self.locks[-12:] if its_part == part]
+        """Mostly locks that are held, sometimes any that was ever given."""
+        held = [(r.part, (r.number, r.grant)) for r in self.model.records if r.grant]
+        if not held or data.draw(st.integers(0, 4)) == 0:
+            held += self.locks
+        part, first = data.draw(st.sampled_from(held))
+        others = [lock for its_part, lock in held if its_part == part]
         return part, [first, *data.draw(st.lists(st.sampled_from(others), max_size=3))]
 
     @rule(data=st.data())

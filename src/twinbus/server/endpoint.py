@@ -18,6 +18,7 @@ from twinbus.amqp.composites import AmqpError
 from twinbus.amqp.connection import Connection, ConnectionSettings
 from twinbus.amqp.events import (
     ConnectionClosed,
+    ConnectionOpened,
     CreditChanged,
     DeliveryReceived,
     DeliveryTooLarge,
@@ -117,7 +118,7 @@ class AmqpEndpoint(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=OUTPUT_BUFFER_BYTES_MAX)
-        self._ticker = self._loop.call_later(TICK_INTERVAL_S, self._tick)
+        self._arm_ticker()
 
     def data_received(self, data: bytes) -> None:
         self._dispatch_all(self.connection.receive_data(data))
@@ -199,6 +200,8 @@ class AmqpEndpoint(asyncio.Protocol):
                 context.too_large(event.delivery_id, event.size, event.settled)
         elif isinstance(event, SaslInitReceived):
             self._authenticate(event)
+        elif isinstance(event, ConnectionOpened):
+            self._arm_ticker()
         elif isinstance(event, ConnectionClosed):
             if event.error is not None:
                 log.info("connection closed: %s", event.error)
@@ -254,9 +257,17 @@ class AmqpEndpoint(asyncio.Protocol):
                 "token for it on $cbs, or use a key that has this right."
             )
 
+    def _arm_ticker(self) -> None:
+        """Look again in a second, or sooner where the client wants more frequent signs of life."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        idle_ms = self.connection.peer.idle_timeout_ms
+        interval_s = min(TICK_INTERVAL_S, idle_ms / 4_000) if idle_ms else TICK_INTERVAL_S
+        self._ticker = self._loop.call_later(interval_s, self._tick)
+
     def _tick(self) -> None:
         """Deadlines, heartbeats, and claims that have expired on live links."""
-        self._ticker = self._loop.call_later(TICK_INTERVAL_S, self._tick)
+        self._arm_ticker()
         age_s = (self.mono_ms() - self._started_ms) / 1_000
         if not self.is_open and age_s > self._deadlines.handshake_s:
             log.info("connection closed: the handshake took longer than allowed")

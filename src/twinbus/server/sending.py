@@ -102,6 +102,8 @@ class SendingLink:
 
     def flush(self) -> None:
         """Hand on everything that came with this read as one command."""
+        if not self._delivery_ids:
+            return  # deliveries of several links came mixed: the first flush took all of ours
         messages, ids, counts = self._messages, self._delivery_ids, self._counts
         self._messages, self._delivery_ids, self._counts = [], [], []
         self._endpoint.submit(Send(self._entity_id, messages, (self, (ids, counts))))

@@ -307,7 +307,10 @@ class SimFile:
         self._disk._operation("truncate", self._name)
         del self._inode.seen[size:]
         del self._inode.durable[size:]
-        self._inode.writes = [(o, d[: max(0, size - o)]) for o, d in self._inode.writes]
+        kept = [
+            (offset, data[: size - offset]) for offset, data in self._inode.writes if offset < size
+        ]
+        self._inode.writes = kept
 
     def close(self) -> None:
         """Nothing is lost or made durable by closing."""

@@ -73,7 +73,7 @@ def eventful() -> Scene:
     scene.commit()
     scene.advance(8_000)
     scene.tick()
-    scene.lock(3)
+    scene.settle(scene.lock(4)[3:], ABANDON, Overlay(properties=b"q"))
     scene.commit()
     return scene
 

@@ -198,6 +198,16 @@ def test_m2_a_lock_ends_by_itself_and_counts(scene: Scene) -> None:
     assert scene.settle(held, COMPLETE) == [LOST]
 
 
+@pytest.mark.parametrize("outcome", [COMPLETE, ABANDON, DEFER, DEAD_LETTER, RELEASE])
+def test_m2_the_last_millisecond_is_too_late(scene: Scene, outcome: int) -> None:
+    scene.send_bodies(b"a", b"b")
+    first, second = scene.lock(2)
+    scene.advance(9_999)
+    assert scene.settle([first], outcome) == [None]
+    scene.advance(1)
+    assert scene.settle([second], outcome) == [LOST]
+
+
 def test_m2_lock_expiry_counts_towards_the_maximum(scene: Scene) -> None:
     scene.send_bodies(b"a")
     for _ in range(3):
