@@ -5,8 +5,9 @@ import gc
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import pytest_asyncio
@@ -15,6 +16,20 @@ from tests.interop.sdk import Client, open_client
 from twinbus.testing.server import ServerProcess
 
 HERE = Path(__file__).parent
+LINKS: Final = {
+    "sender": Client.sender,
+    "receiver": Client.receiver,
+    "other": Client.receiver,
+    "dead_letters": Client.dead_letter_receiver,
+}
+
+
+@dataclass
+class Place:
+    """Where a test takes place: its queue, and the links that it asks for by name, open."""
+
+    queue: str
+    links: dict[str, Any]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,11 +55,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     gc.collect()  # what the SDK has left open is to be found here, where it is forgiven
 
 
-@pytest.fixture
-def queue(server: ServerProcess, request: pytest.FixtureRequest) -> str:
+def create_queue(server: ServerProcess, item: pytest.Item) -> str:
     """A fresh queue, named after the test and made as its `queue` marker says."""
-    name = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")
-    marker = request.node.get_closest_marker("queue")
+    name = re.sub(r"[^A-Za-z0-9]+", "-", item.name).strip("-")
+    marker = item.get_closest_marker("queue")
     server.create_queue(name, **(marker.kwargs if marker else {}))
     return name
 
@@ -83,35 +97,62 @@ def client(new_client: Callable[..., Client]) -> Client:
     return new_client()
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def links(client: Client, queue: str, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The senders and receivers that a test asks for by name.
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def places(
+    server: ServerProcess, open_clients: list[Client], request: pytest.FixtureRequest
+) -> dict[str, Place]:
+    """What the tests of the module ask for, by their ids.
 
-    Opened all at once, because the SDK takes half a second for each; they close with the client.
+    Made for all of them at once: one after the other, the SDK takes half a second for each link.
     """
-    makers = {
-        "sender": client.sender,
-        "receiver": client.receiver,
-        "dead_letters": client.dead_letter_receiver,
-    }
-    links = {name: make(queue) for name, make in makers.items() if name in request.fixturenames}
-    await asyncio.gather(*(link.__aenter__() for link in links.values()))
-    return links
+
+    async def make(item: pytest.Function) -> Place:
+        queue = await asyncio.to_thread(create_queue, server, item)
+        names = [name for name in LINKS if name in item.fixturenames]
+        if not names:
+            return Place(queue, {})
+        client = open_client(item.callspec.params["flavour"], server.connection_string)
+        open_clients.append(client)
+        links = {name: LINKS[name](client, queue) for name in names}
+        await asyncio.gather(*(link.__aenter__() for link in links.values()))
+        return Place(queue, links)
+
+    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    items = [item for item in items if item.path == request.path and "place" in item.fixturenames]
+    made = await asyncio.gather(*(make(item) for item in items))
+    return {item.nodeid: place for item, place in zip(items, made, strict=True)}
 
 
 @pytest.fixture
-def sender(links: dict[str, Any]) -> Any:
+def place(places: dict[str, Place], request: pytest.FixtureRequest) -> Place:
+    return places[request.node.nodeid]
+
+
+@pytest.fixture
+def queue(place: Place) -> str:
+    """The name of the test's own queue."""
+    return place.queue
+
+
+@pytest.fixture
+def sender(place: Place) -> Any:
     """A sender to the test's queue."""
-    return links["sender"]
+    return place.links["sender"]
 
 
 @pytest.fixture
-def receiver(links: dict[str, Any]) -> Any:
+def receiver(place: Place) -> Any:
     """A peek-lock receiver without prefetch on the test's queue."""
-    return links["receiver"]
+    return place.links["receiver"]
 
 
 @pytest.fixture
-def dead_letters(links: dict[str, Any]) -> Any:
+def dead_letters(place: Place) -> Any:
     """A receiver on the dead-letter queue of the test's queue."""
-    return links["dead_letters"]
+    return place.links["dead_letters"]
+
+
+@pytest.fixture
+def other(place: Place) -> Any:
+    """Another receiver like the first."""
+    return place.links["other"]
