@@ -1,8 +1,8 @@
 """What do many queues cost?  `python -m bench.queues [--build pure|compiled]`
 
-Sends and receives the same number of messages spread over 1, 10, … 10,000 queues, one link a queue,
-and shows the server's own processor time a message.  Flat means that a message does not pay for
-queues it is not in.
+Sends and then receives the same number of messages, in short runs spread over 1, 10, … 10,000
+queues, one link a queue, and shows the server's own processor time a message.  Flat means that a
+message does not pay for queues it is not in.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from twinbus.client.connection import BusConnection, Receiver, Sender
 
 BODY = bytes(1_024)
 WINDOW = 500
+RUN = 20  # messages in a row to one queue
 LINKS_A_CONNECTION = 200
 
 
@@ -40,20 +41,22 @@ class Clients:
                 self._connections.append(await BusConnection.open(self._connection_string))
             connection = self._connections[-1]
             self.senders.append(await connection.open_sender(queue))
-            self.receivers.append(await connection.open_receiver(queue, credit=WINDOW))
+            self.receivers.append(await connection.open_receiver(queue, credit=0))
 
     async def send(self, count: int) -> None:
-        """Round robin, a window at a time."""
+        """A window at a time."""
         for start in range(0, count, WINDOW):
             numbers = range(start, min(start + WINDOW, count))
             senders = self.senders
-            await asyncio.gather(*(senders[n % len(senders)].send(BODY) for n in numbers))
+            await asyncio.gather(*(senders[n // RUN % len(senders)].send(BODY) for n in numbers))
 
     async def receive(self, count: int) -> None:
+        for receiver in self.receivers:
+            receiver.set_credit(max(RUN, WINDOW // len(self.receivers)))
         for start in range(0, count, WINDOW):
             numbers = range(start, min(start + WINDOW, count))
             receivers = self.receivers
-            await asyncio.gather(*(_receive(receivers[n % len(receivers)]) for n in numbers))
+            await asyncio.gather(*(_receive(receivers[n // RUN % len(receivers)]) for n in numbers))
 
     async def close(self) -> None:
         for connection in self._connections:

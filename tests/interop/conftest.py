@@ -111,7 +111,7 @@ async def places(
         names = [name for name in LINKS if name in item.fixturenames]
         if not names:
             return Place(queue, {})
-        client = open_client(item.callspec.params["flavour"], server.connection_string)
+        client = open_client(str(item.callspec.params["flavour"]), server.connection_string)
         open_clients.append(client)
         links = {name: LINKS[name](client, queue) for name in names}
         await asyncio.gather(*(link.__aenter__() for link in links.values()))
@@ -135,24 +135,31 @@ def queue(place: Place) -> str:
 
 
 @pytest.fixture
-def sender(place: Place) -> Any:
+def links(place: Place, flavour: str) -> dict[str, Any]:
+    """The open links of the test, which runs once with each flavour."""
+    assert flavour
+    return place.links
+
+
+@pytest.fixture
+def sender(links: dict[str, Any]) -> Any:
     """A sender to the test's queue."""
-    return place.links["sender"]
+    return links["sender"]
 
 
 @pytest.fixture
-def receiver(place: Place) -> Any:
+def receiver(links: dict[str, Any]) -> Any:
     """A peek-lock receiver without prefetch on the test's queue."""
-    return place.links["receiver"]
+    return links["receiver"]
 
 
 @pytest.fixture
-def dead_letters(place: Place) -> Any:
+def dead_letters(links: dict[str, Any]) -> Any:
     """A receiver on the dead-letter queue of the test's queue."""
-    return place.links["dead_letters"]
+    return links["dead_letters"]
 
 
 @pytest.fixture
-def other(place: Place) -> Any:
+def other(links: dict[str, Any]) -> Any:
     """Another receiver like the first."""
-    return place.links["other"]
+    return links["other"]

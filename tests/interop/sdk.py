@@ -13,7 +13,12 @@ from typing import Any, Self
 
 import azure.servicebus
 import azure.servicebus.aio
+import pytest
 from azure.servicebus import ServiceBusSubQueue
+
+# For tests that wait for time to pass: the other flavour puts the same frames on the wire.
+sync_only = pytest.mark.parametrize("flavour", ["sync"], indirect=True)
+async_only = pytest.mark.parametrize("flavour", ["async"], indirect=True)
 
 
 class Threaded:

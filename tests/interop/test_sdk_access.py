@@ -21,15 +21,11 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthorizationError,
 )
 
-from tests.interop.sdk import Client, body, nothing_comes, peek_all, receive_one
+from tests.interop.sdk import Client, async_only, body, nothing_comes, peek_all, receive_one
 from twinbus.config import Identity, RuleConfig, store_identity
 from twinbus.testing.server import ServerProcess
 
-# One flavour is enough here: what differs from test to test is the same in both on the wire.
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.parametrize("flavour", ["async"], indirect=True),
-]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), async_only]
 
 ROOT = RuleConfig("RootManageSharedAccessKey", "root-key", "root-key-2")
 SENDING = RuleConfig("sending", "sending-key", "sending-key-2", ("Send",))

@@ -7,17 +7,22 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 
-from tests.interop.sdk import bodies, body, nothing_comes, peek_all, receive_one
+from tests.interop.sdk import (
+    async_only,
+    bodies,
+    body,
+    nothing_comes,
+    peek_all,
+    receive_one,
+    sync_only,
+)
 
-# One flavour is enough here: what differs from test to test is the same in both on the wire.
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.parametrize("flavour", ["sync"], indirect=True),
-]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SHORT = timedelta(seconds=1)
 
 
+@async_only
 async def test_expired_message_is_gone(
     sender: Any, receiver: Any, dead_letters: Any
 ) -> None:  # M-3
@@ -31,6 +36,7 @@ async def test_expired_message_is_gone(
 
 
 @pytest.mark.queue(dead_lettering_on_message_expiration=True)
+@async_only
 async def test_expired_message_is_dead_lettered(
     sender: Any, receiver: Any, dead_letters: Any
 ) -> None:  # M-3
@@ -45,6 +51,7 @@ async def test_expired_message_is_dead_lettered(
 
 
 @pytest.mark.queue(default_message_time_to_live="PT1S")
+@sync_only
 async def test_default_of_the_queue_is_a_ceiling(sender: Any, receiver: Any) -> None:  # M-3
     await sender.send_messages(
         [ServiceBusMessage(b"none"), ServiceBusMessage(b"more", time_to_live=timedelta(hours=1))]
@@ -55,6 +62,7 @@ async def test_default_of_the_queue_is_a_ceiling(sender: Any, receiver: Any) -> 
     assert await peek_all(receiver) == []
 
 
+@async_only
 async def test_locked_message_outlives_its_time(sender: Any, receiver: Any) -> None:  # M-3
     await sender.send_messages(ServiceBusMessage(b"short", time_to_live=SHORT))
     message = await receive_one(receiver)

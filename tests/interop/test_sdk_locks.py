@@ -15,7 +15,15 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import MessageLockLostError
 
-from tests.interop.sdk import Client, body, nothing_comes, peek_all, receive_one
+from tests.interop.sdk import (
+    Client,
+    async_only,
+    body,
+    nothing_comes,
+    peek_all,
+    receive_one,
+    sync_only,
+)
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.queue(lock_duration="PT5S")]
 
@@ -35,12 +43,13 @@ async def auto_renewing_receiver(client: Client, queue: str) -> AsyncIterator[An
         await closing
 
 
+@async_only
 async def test_expired_lock_frees_the_message(
-    client: Client, queue: str, sender: Any, receiver: Any
+    sender: Any, receiver: Any, other: Any
 ) -> None:  # M-2
     await sender.send_messages(ServiceBusMessage(b"slow"))
     late = await receive_one(receiver)
-    [again] = await client.receiver(queue).receive_messages(max_wait_time=20)
+    [again] = await other.receive_messages(max_wait_time=20)
     assert datetime.now(UTC) >= late.locked_until_utc
     assert body(again) == b"slow"
     assert again.delivery_count == 1
@@ -53,33 +62,35 @@ async def test_expired_lock_frees_the_message(
     assert len(await peek_all(receiver)) == 1
 
 
-async def test_renewed_lock_holds(
-    client: Client, queue: str, sender: Any, receiver: Any
-) -> None:  # M-2
+@sync_only
+async def test_renewed_lock_holds(sender: Any, receiver: Any, other: Any) -> None:  # M-2
     await sender.send_messages(ServiceBusMessage(b"slow"))
     message = await receive_one(receiver)
     first_end = message.locked_until_utc
     await asyncio.sleep(3)
     assert await receiver.renew_message_lock(message) > first_end
     await sleep_until(first_end)
-    assert await nothing_comes(client.receiver(queue))
+    assert await nothing_comes(other)
     await receiver.complete_message(message)
     assert await peek_all(receiver) == []
 
 
-async def test_auto_lock_renewer(client: Client, queue: str, sender: Any) -> None:  # M-2
+async def test_auto_lock_renewer(
+    client: Client, queue: str, sender: Any, other: Any
+) -> None:  # M-2
     await sender.send_messages(ServiceBusMessage(b"very slow"))
     async with auto_renewing_receiver(client, queue) as receiver:
         message = await receive_one(receiver)
         first_end = message.locked_until_utc
         await sleep_until(first_end)
-        assert await nothing_comes(client.receiver(queue))
+        assert await nothing_comes(other)
         assert message.auto_renew_error is None
         await receiver.complete_message(message)
         assert await peek_all(receiver) == []
 
 
 @pytest.mark.queue(lock_duration="PT5S", max_delivery_count=1)
+@async_only
 async def test_expiry_counts_towards_the_maximum(
     sender: Any, receiver: Any, dead_letters: Any
 ) -> None:  # M-2

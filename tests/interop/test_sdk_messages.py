@@ -15,11 +15,7 @@ from azure.servicebus.amqp import (
 
 from tests.interop.sdk import body, peek_all, receive_one
 
-# One flavour is enough here: what differs from test to test is the same in both on the wire.
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.parametrize("flavour", ["async"], indirect=True),
-]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MOMENT = datetime(2026, 11, 15, 12, 30, tzinfo=UTC)
 

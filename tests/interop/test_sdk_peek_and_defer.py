@@ -18,11 +18,7 @@ from tests.interop.sdk import (
     receive_one,
 )
 
-# One flavour is enough here: what differs from test to test is the same in both on the wire.
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.parametrize("flavour", ["async"], indirect=True),
-]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def send_numbers(sender: Any, count: int) -> list[bytes]:

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusMessage
 
-from tests.interop.sdk import bodies, peek_all, receive_exactly
+from tests.interop.sdk import bodies, peek_all, receive_exactly, sync_only
 from twinbus.testing.server import ServerProcess
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@sync_only
 async def test_clients_ride_out_a_restart(
     server: ServerProcess, queue: str, sender: Any, receiver: Any
 ) -> None:  # M-1

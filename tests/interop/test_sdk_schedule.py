@@ -10,6 +10,7 @@ from azure.servicebus.exceptions import MessageNotFoundError
 
 from tests.interop.sdk import (
     Client,
+    async_only,
     bodies,
     body,
     complete_all,
@@ -17,13 +18,10 @@ from tests.interop.sdk import (
     peek_all,
     receive_exactly,
     receive_one,
+    sync_only,
 )
 
-# One flavour is enough here: what differs from test to test is the same in both on the wire.
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.parametrize("flavour", ["sync"], indirect=True),
-]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 def soon() -> datetime:
@@ -56,6 +54,7 @@ async def test_scheduled_message_arrives_when_due(sender: Any, receiver: Any) ->
     assert await peek_all(receiver) == []
 
 
+@sync_only
 async def test_list_of_scheduled_messages(sender: Any, receiver: Any) -> None:  # M-3
     numbers = await sender.schedule_messages(
         [ServiceBusMessage(b"%d" % number) for number in range(3)], soon()
@@ -87,6 +86,7 @@ async def test_cancel_is_all_or_nothing(
     assert bodies(await peek_all(receiver)) == [b"stays"]
 
 
+@sync_only
 async def test_plain_send_with_a_scheduled_time(sender: Any, receiver: Any) -> None:  # M-3
     due = soon()
     await sender.send_messages(
@@ -106,6 +106,7 @@ async def test_plain_send_with_a_scheduled_time(sender: Any, receiver: Any) -> N
     assert await peek_all(receiver) == []
 
 
+@async_only
 async def test_due_message_wakes_a_waiting_receiver_in_order_of_time(
     sender: Any, receiver: Any
 ) -> None:  # M-3

@@ -6,7 +6,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageState
 from azure.servicebus.exceptions import MessageAlreadySettled, MessageLockLostError
 
-from tests.interop.sdk import Client, body, peek_all, receive_exactly, receive_one
+from tests.interop.sdk import body, peek_all, receive_exactly, receive_one
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -100,37 +100,35 @@ async def test_deferred_message_is_passed_over(sender: Any, receiver: Any) -> No
 
 @pytest.mark.parametrize("settlement", ["complete", "abandon", "defer", "dead_letter"])
 async def test_settle_through_another_receiver(
-    client: Client, queue: str, sender: Any, receiver: Any, dead_letters: Any, settlement: str
+    sender: Any, receiver: Any, other: Any, dead_letters: Any, settlement: str
 ) -> None:  # M-2
     """A link that never saw the message settles it by its lock token, over `$management`."""
     await sender.send_messages(ServiceBusMessage(b"passed on"))
     message = await receive_one(receiver)
-    async with client.receiver(queue) as other:
-        await getattr(other, f"{settlement}_message")(message)
-        if settlement == "complete":
-            assert await peek_all(other) == []
-        elif settlement == "abandon":
-            assert (await receive_one(other)).delivery_count == 1
-        elif settlement == "defer":
-            [peeked] = await peek_all(other)
-            assert peeked.state is ServiceBusMessageState.DEFERRED
-        else:
-            assert body(await receive_one(dead_letters)) == b"passed on"
+    await getattr(other, f"{settlement}_message")(message)
+    if settlement == "complete":
+        assert await peek_all(other) == []
+    elif settlement == "abandon":
+        assert (await receive_one(other)).delivery_count == 1
+    elif settlement == "defer":
+        [peeked] = await peek_all(other)
+        assert peeked.state is ServiceBusMessageState.DEFERRED
+    else:
+        assert body(await receive_one(dead_letters)) == b"passed on"
 
 
 async def test_settling_twice_through_two_receivers_is_refused(
-    client: Client, queue: str, sender: Any, receiver: Any
+    sender: Any, receiver: Any, other: Any
 ) -> None:  # M-2
     await sender.send_messages(ServiceBusMessage(b"once"))
     message = await receive_one(receiver)
     token = message.lock_token
-    async with client.receiver(queue) as other:
-        await other.abandon_message(message)
-        again = await receive_one(other)
-        assert again.lock_token != token
-        # The SDK has marked its message as settled; the server's own answer is what counts here.
-        message._settled = False
-        with pytest.raises(MessageLockLostError):
-            await receiver.complete_message(message)
-        await other.complete_message(again)
+    await other.abandon_message(message)
+    again = await receive_one(other)
+    assert again.lock_token != token
+    # The SDK has marked its message as settled; the server's own answer is what counts here.
+    message._settled = False
+    with pytest.raises(MessageLockLostError):
+        await receiver.complete_message(message)
+    await other.complete_message(again)
     assert await peek_all(receiver) == []

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from twinbus.client.connection import BusConnection
-from twinbus.errors import EntityNotFound, MessageLockLost
+from twinbus.errors import EntityNotFound, InvalidOperation
 from twinbus.testing.server import ServerProcess
 
 pytestmark = pytest.mark.asyncio
@@ -48,7 +48,7 @@ async def test_a_message_larger_than_a_frame_and_every_settlement(server: Server
         received = await receiver.receive(10)
         assert received is not None
         await receiver.dead_letter(received, "no stamp", "the envelope has none")
-        with pytest.raises(MessageLockLost):
+        with pytest.raises(InvalidOperation):
             await receiver.complete(received)
         dead_letters = await connection.open_receiver("settled/$DeadLetterQueue")
         received = await dead_letters.receive(10)

@@ -393,20 +393,25 @@ class QueueAgainstModel(RuleBasedStateMachine):
     # -- time and crashes -----------------------------------------------------------------------
 
     @rule(
-        milliseconds=st.sampled_from([1, 999, 2_500, LOCK_MS - 1, LOCK_MS, 31_000]),
+        milliseconds=st.sampled_from([1, 999, 2_500, 2_500, LOCK_MS - 1, LOCK_MS, 31_000]),
         jump_ms=st.sampled_from([0, 0, 0, 0, -3_600_000, -1_500, 1_500, 3_600_000]),
+        is_ticked=st.booleans(),
     )
-    def advance(self, milliseconds: int, jump_ms: int) -> None:
+    def advance(self, milliseconds: int, jump_ms: int, is_ticked: bool) -> None:
         self.scene.advance(milliseconds, jump_ms)
+        if is_ticked:
+            self.tick()
 
     @rule()
     def tick(self) -> None:
         self.scene.tick()
         self.model.tick(self.scene.now.utc_ms, self.scene.now.mono_ms)
 
-    @rule(data=st.data())
-    def crash(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), is_committed=st.booleans())
+    def crash(self, data: st.DataObject, is_committed: bool) -> None:
         """Recovery sees the committed facts, and a tail of them twice."""
+        if is_committed:
+            self.commit()
         self.scene.crash()
         self.scene.grants.next += 1_000  # as the store does, past what was never committed
         start = data.draw(st.integers(0, len(self.scene.log)))

@@ -18,7 +18,7 @@ from twinbus.amqp.composites import (
 from twinbus.amqp.events import DeliveryReceived, DispositionReceived, IncomingSettled
 from twinbus.amqp.link import EgressLink, IngressLink
 from twinbus.amqp.message import DecodedMessage, data_section, decode_message
-from twinbus.errors import ServiceError, TwinbusError
+from twinbus.errors import InvalidOperation, ServiceError, TwinbusError
 
 # Every message says that it is to be kept: AMQP's header section with `durable` set.
 _DURABLE_HEADER: Final = b"\x00\x53\x70\xc0\x02\x01\x41"
@@ -63,11 +63,12 @@ class Owner(Protocol):
 class Received:
     """A message that has come, locked unless it was received and deleted."""
 
-    __slots__ = ("delivery_id", "message")
+    __slots__ = ("delivery_id", "message", "settled")
 
-    def __init__(self, delivery_id: int, message: DecodedMessage) -> None:
+    def __init__(self, delivery_id: int, message: DecodedMessage, settled: bool) -> None:
         self.delivery_id = delivery_id
         self.message = message
+        self.settled = settled
 
     @property
     def body(self) -> bytes:
@@ -229,6 +230,10 @@ class Receiver(_Link):
         if self.error is not None:
             outcome.set_exception(self.error)
             return outcome
+        if received.settled:  # the bus would not even answer
+            outcome.set_exception(InvalidOperation("the message is settled already"))
+            return outcome
+        received.settled = True
         self._settling[received.delivery_id] = outcome
         self._link.settle(received.delivery_id, received.delivery_id, state, settled=False)
         self.connection.flush_soon()
@@ -236,13 +241,17 @@ class Receiver(_Link):
 
     def agreed(self) -> None:
         """The bus has answered our attach: ask for messages."""
-        self._link.credit_window = self._credit
-        if self._credit:
-            self._link.grant(self._credit)
+        self.set_credit(self._credit)
         self.attached.set_result(None)
 
+    def set_credit(self, credit: int) -> None:
+        """How many messages may be here unsettled from now on."""
+        self._link.credit_window = credit
+        self._link.grant(max(0, credit - self._link.unsettled_count))
+        self.connection.flush_soon()
+
     def delivered(self, event: DeliveryReceived) -> None:
-        received = Received(event.delivery_id, decode_message(event.data))
+        received = Received(event.delivery_id, decode_message(event.data), event.settled)
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():

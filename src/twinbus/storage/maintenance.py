@@ -194,14 +194,15 @@ class ReadBodies(Task):
     def __init__(self, disk: Disk, movable: list[tuple[int, Message]]) -> None:
         super().__init__(disk)
         self.movable = movable
-        self.positions = [message.position for _, message in movable]
+        # As of now: the loop thread may change a message while we read.
+        self._positions = [message.position for _, message in movable]
         self.bodies: list[bytes] = []
 
     def work(self) -> None:
         segment = 0
         file: File | None = None
         try:
-            for position, (_, message) in zip(self.positions, self.movable, strict=True):
+            for position, (_, message) in zip(self._positions, self.movable, strict=True):
                 if file is None or position >> 32 != segment:
                     if file is not None:
                         file.close()

@@ -4,7 +4,7 @@ from typing import Final
 
 from twinbus.clock import Now
 from twinbus.entities.facts import DEAD_LETTER, MAIN, Stored
-from twinbus.entities.message import GONE, Message
+from twinbus.entities.message import Message
 from twinbus.storage.disk import Disk
 from twinbus.storage.log import Log, LogPlace
 from twinbus.storage.maintenance import (
@@ -268,11 +268,7 @@ class Maintenance:
     def _restate(self, task: ReadBodies) -> None:
         """State messages again as they are now; the next frame gives them their new place."""
         stated: dict[tuple[int, int], list[Message]] = {}
-        for (entity_id, message), position, body in zip(
-            task.movable, task.positions, task.bodies, strict=True
-        ):
-            if message.state == GONE or message.position != position:
-                continue
+        for (entity_id, message), body in zip(task.movable, task.bodies, strict=True):
             subqueue = self._subqueue_of(entity_id, message)
             if subqueue < 0:
                 continue

@@ -60,6 +60,29 @@ def test_a_few_old_messages_do_not_pin_segments() -> None:
     assert found.store.read_bodies(old.messages_from(MAIN, 0, 1_000)) == kept
 
 
+def test_the_cache_keeps_its_hands_off_a_message_that_moves() -> None:
+    """It is still cached from when it was sent, and the cache needs room before the commit."""
+    scene = Scene(SimDisk())
+    scene.keep(b"kept")
+    queue = scene.store.entities[scene.store.names["kept"]]
+    (message,) = queue.messages_from(MAIN, 0, 1)
+    while not scene.store.facts:
+        scene.send(bytes(1_500))
+        scene.complete(1)
+        task = scene.store.next_task(scene.now)
+        if task is not None:
+            task.run()
+            scene.store.finish_task(task)
+    assert message.body == b"kept"
+    cache = scene.store._cache
+    cache._size_max = 0
+    cache.add([], 1 << 62)
+    scene.commit()
+    cache.add([], 1 << 62)
+    assert len(cache) == 0
+    assert scene.kept() == [b"kept"]
+
+
 def test_damage_is_not_made_right_by_moving() -> None:
     """A body that has rotted since the start would get a new, valid checksum."""
     scene = Scene(SimDisk(), cache_bytes=0)

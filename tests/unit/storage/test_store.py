@@ -9,7 +9,7 @@ from tests.unit.storage.scene import SALT, Scene
 from twinbus.clock import Now
 from twinbus.entities.commands import COMPLETE
 from twinbus.entities.descriptions import QueueDescription
-from twinbus.entities.facts import MAIN
+from twinbus.entities.facts import MAIN, Stored
 from twinbus.entities.message import NewMessage
 from twinbus.errors import (
     DirectoryInUse,
@@ -47,6 +47,17 @@ def test_a_commit_publishes_only_what_is_in_it() -> None:
     assert scene.queue.published == 1
     scene.commit()
     assert scene.queue.published == 2
+
+
+def test_an_old_message_that_moves_hides_no_new_one() -> None:
+    scene = Scene(SimDisk())
+    scene.send(b"old")
+    (old,) = scene.messages()
+    scene.queue.send([NewMessage(b"new")], scene.now)
+    scene.store.facts.append(Stored(scene.queue.entity_id, MAIN, [old]))
+    assert scene.commit() == 1
+    assert scene.queue.published == 2
+    assert scene.reopened().bodies() == [b"old", b"new"]
 
 
 def test_the_same_commit_is_never_finished_twice() -> None:
@@ -232,7 +243,14 @@ def test_facts_that_do_not_fit_wait_for_the_next_commit() -> None:
     scene = Scene(SimDisk())
     for index in range(30):
         scene.queue.send([NewMessage(bytes([index]) * 1_500)], scene.now)
-    assert scene.commit() >= 3
+    commit = scene.store.begin_commit()
+    assert commit is not None
+    waiting = [fact for fact in scene.store.facts if isinstance(fact, Stored)]
+    assert len(waiting) == 30 - commit.fact_count
+    assert {m.position for fact in waiting for m in fact.messages} == {0}, "they lie nowhere yet"
+    commit.write()
+    scene.store.finish_commit(commit)
+    assert scene.commit() >= 2
     assert len(scene.bodies()) == 30
     assert scene.reopened().bodies() == [bytes([index]) * 1_500 for index in range(30)]
 
