@@ -46,6 +46,9 @@ from twinbus.storage.snapshot import snapshot_name
 
 __all__ = ["Commit", "Store", "Task"]
 
+# Locks are handed out before they are durable, so a crash forgets the newest grant numbers.  A new
+# start counts on from the time, which is above all of them: a token of before never fits again.
+GRANT_BITS: Final = 20
 RESERVE_BYTES: Final = 8_388_608  # of a segment that sends leave for settlements
 
 
@@ -93,6 +96,8 @@ class Store:
         except StorageError:
             disk.close()
             raise
+        grants = found.entities.grants
+        grants.next = max(grants.next, now.utc_ms << GRANT_BITS)
         store = cls(disk, log, found.entities, cache_bytes)
         store._maintenance.resume(found, _tidy(disk, found))
         return store

@@ -1,5 +1,7 @@
 """The broker on a simulated disk: what waits for the disk, and who gets what."""
 
+import random
+
 import pytest
 
 from tests.unit.broker.harness import SEGMENT_SIZE, BrokerHarness
@@ -25,7 +27,7 @@ from twinbus.errors import (
     MessageNotFound,
 )
 from twinbus.limits import PEEK_RESPONSE_BYTES_MAX
-from twinbus.testing.disk import SimDisk
+from twinbus.testing.disk import CrashMode, SimDisk
 
 
 def test_a_send_is_answered_only_when_it_is_durable() -> None:  # M-1
@@ -293,3 +295,26 @@ def test_too_many_abandons_end_in_the_dead_letter_queue() -> None:  # M-2
     overlay = dead.messages[0].overlay
     assert overlay is not None
     assert overlay.reason == "MaxDeliveryCountExceeded"
+
+
+def test_a_token_of_a_forgotten_lock_never_fits_again() -> None:  # M-2
+    bench = BrokerHarness()
+    queue = bench.create_queue()
+    bench.send(queue, b"one")
+    bench.run()
+    _, first = bench.receiver(queue, credit=1)
+    bench.turn()  # handed out, and the commit that tells of it is never written
+    assert first.bodies == [b"one"]
+    bench.clock.advance(1)
+    disk = bench.disk.after_power_cut(random.Random(1), CrashMode.DROP)
+    again = BrokerHarness(disk, bench.clock)
+    queue = again.store.entities[queue.entity_id]
+    _, second = again.receiver(queue, credit=1)
+    again.run()
+    assert second.bodies == [b"one"]
+    stale = Settle(queue.entity_id, MAIN, first.locks, COMPLETE)
+    again.submit(stale)
+    reply = again.reply_to(stale)
+    assert reply is not None
+    assert isinstance(reply.result, list)
+    assert isinstance(reply.result[0], MessageLockLost)
