@@ -20,6 +20,16 @@ HOT = (
     "storage/records.py",
     "storage/log.py",
     "storage/store.py",
+    "storage/bodies.py",
+    "storage/decoder.py",
+    "storage/snapshot.py",
+    "storage/recovery.py",
+    "broker/broker.py",
+    "broker/delivery.py",
+    "server/lock_tokens.py",
+    "server/outcomes.py",
+    "server/receiving.py",
+    "server/sending.py",
 )
 # types.py: subclasses of int, bytes and str have no native form.  descriptions.py: checks at run
 # time what users wrote, which native attributes would refuse in their own words.

@@ -110,10 +110,19 @@ def test_send_and_receive_with_plain(connection: Any, queue: str) -> None:  # M-
     message, delivery = receive(receiver)
     assert (message.body, message.id) == ("hello", "m")
     assert message.annotations[symbol("x-opt-sequence-number")] == 1
-    assert len(bytes(delivery.tag, "latin-1")) == 16
     assert settle(connection, delivery, Delivery.ACCEPTED) == Delivery.ACCEPTED
     receiver.close()
     assert is_empty(connection, queue)
+
+
+def test_message_without_id_gets_one(connection: Any, queue: str) -> None:  # M-13
+    sender = connection.create_sender(queue)
+    sender.send(Message(body="one"))
+    sender.send(Message(body="two", subject="kept"))
+    receiver = connection.create_receiver(queue, credit=2)
+    one, two = receiver.receive(timeout=10), receiver.receive(timeout=10)
+    assert len({one.id, two.id, None}) == 3
+    assert (one.body, two.body, two.subject) == ("one", "two", "kept")
 
 
 def test_tls_on_the_same_port(connect: Connect, server: ServerProcess, queue: str) -> None:  # M-12

@@ -20,6 +20,7 @@ from azure.servicebus.exceptions import (
     MessagingEntityNotFoundError,
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
+    ServiceBusError,
 )
 
 from tests.interop.sdk import Client, async_only, body, nothing_comes, peek_all, receive_one
@@ -143,6 +144,12 @@ async def test_missing_queue(client: Client) -> None:
         client.receiver("not-there").receive_messages(),
         client.dead_letter_receiver("not-there").receive_messages(),
     )
+
+
+async def test_sessions_are_refused_clearly(client: Client, queue: str) -> None:
+    receiver = client.sdk.get_queue_receiver(queue, session_id="s")
+    with pytest.raises(ServiceBusError, match="sessions are not supported"):
+        await receiver.receive_messages(max_wait_time=5)
 
 
 async def test_queue_deleted_under_its_clients(
