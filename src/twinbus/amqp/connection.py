@@ -39,7 +39,7 @@ from twinbus.amqp.frames import (
     FrameBuffer,
     encode_frame,
 )
-from twinbus.amqp.incoming import receive_transfer
+from twinbus.amqp.incoming import receive_transfer, receive_transfer_frame
 from twinbus.amqp.performatives import (
     Attach,
     Begin,
@@ -84,7 +84,7 @@ from twinbus.amqp.states import (
     advance,
     refusal,
 )
-from twinbus.amqp.transfers import decode_disposition, decode_transfer
+from twinbus.amqp.transfers import decode_disposition
 from twinbus.amqp.wire import Wire
 from twinbus.errors import LocalProtocolError, RemoteProtocolError
 from twinbus.limits import (
@@ -376,8 +376,7 @@ class Connection:
                 if code == TRANSFER:
                     session = sessions.get(buffer.channel)
                     if session is not None and session.live:
-                        transfer, at = decode_transfer(data, start + 3, end)
-                        receive_transfer(session, transfer, data, at, end)
+                        receive_transfer_frame(session, data, start + 3, end)
                         continue
                 elif code == DISPOSITION:
                     session = sessions.get(buffer.channel)
@@ -469,7 +468,7 @@ class Connection:
         elif isinstance(performative, Detach):
             session.receive_detach(performative)
         elif isinstance(performative, Transfer):
-            receive_transfer(session, performative, data, at, end)
+            receive_transfer(session, performative, data[at:end])
         elif isinstance(performative, Disposition):
             session.receive_disposition(performative)
         elif isinstance(performative, End):

@@ -9,71 +9,107 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from twinbus.amqp.codec import U32
 from twinbus.amqp.composites import AmqpError
 from twinbus.amqp.events import DeliveryReceived, DeliveryTooLarge
 from twinbus.amqp.link import IngressLink, Link
 from twinbus.amqp.states import ATTACHED, DETACHED, REFUSALS, TRANSFER, refusal
+from twinbus.amqp.transfers import PLAIN_ENDINGS, Transfer, decode_transfer, remember_ending
 from twinbus.amqp.wire import UINT_MASK
 from twinbus.errors import RemoteProtocolError
 from twinbus.limits import PARTIAL_DELIVERY_BYTES_MAX, UNSETTLED_COUNT_MAX
 
 if TYPE_CHECKING:
     from twinbus.amqp.session import AmqpSession
-    from twinbus.amqp.transfers import Transfer
 
 
-def receive_transfer(
-    session: AmqpSession, transfer: Transfer, data: bytes, start: int, end: int
-) -> None:
-    """One frame of a delivery; its part of the message is `data[start:end]`."""
+def receive_transfer_frame(session: AmqpSession, data: bytes, at: int, end: int) -> None:
+    """A transfer whose descriptor ends at `at`.  Every message comes along here.
+
+    The short way reads handle, delivery id and tag in place and looks the rest up by its raw bytes,
+    which repeat from message to message.  What it does not know goes through the codec once.
+    """
+    # 15 bytes hold the longest start of a list8: size, count, two numbers of 5, tag and its size.
+    if end - at <= 15 or data[at] != 0xC0:
+        _receive_any(session, data, at, end)
+        return
+    stop = at + 2 + data[at + 1]
+    p = at + 3
+    code = data[p]
+    if code == 0x43:
+        handle = 0
+        p += 1
+    elif code == 0x52:
+        handle = data[p + 1]
+        p += 2
+    else:
+        _receive_any(session, data, at, end)
+        return
+    code = data[p]
+    if code == 0x70:
+        delivery_id: int = U32.unpack_from(data, p + 1)[0]
+        p += 5
+    elif code == 0x52:
+        delivery_id = data[p + 1]
+        p += 2
+    elif code == 0x43:
+        delivery_id = 0
+        p += 1
+    else:
+        _receive_any(session, data, at, end)
+        return
+    tag_end = p + 2 + data[p + 1]
+    if data[p] != 0xA0 or tag_end > stop or stop > end or tag_end - p > 34:
+        _receive_any(session, data, at, end)
+        return
+    known = PLAIN_ENDINGS.get(data[tag_end:stop])
+    link = session.links.get(handle)
+    if (
+        known is None
+        or known[0] != data[at + 2]
+        or not isinstance(link, IngressLink)
+        or link.partial_id >= 0
+        or end - stop > link.max_message_size
+        or link.own_state != ATTACHED
+    ):
+        transfer = _receive_any(session, data, at, end)
+        remember_ending(data[tag_end:stop], data[at + 2], transfer)
+        return
+    _count_frame(session)
+    settled = known[2]
+    if _count_delivery(session, link, settled):
+        session.wire.events.append(
+            DeliveryReceived(
+                link, delivery_id, data[p + 2 : tag_end], known[1], settled, None, data[stop:end]
+            )
+        )
+
+
+def _receive_any(session: AmqpSession, data: bytes, at: int, end: int) -> Transfer:
+    transfer, at = decode_transfer(data, at, end)
+    receive_transfer(session, transfer, data[at:end])
+    return transfer
+
+
+def receive_transfer(session: AmqpSession, transfer: Transfer, part: bytes) -> None:
+    """One frame of a delivery, which brings this part of the message."""
+    _count_frame(session)
+    link = session.links.get(transfer.handle)
+    if isinstance(link, IngressLink):
+        _receive_part(session, link, transfer, part)
+    else:
+        _refuse_direction(session, link, transfer.handle)
+
+
+def _count_frame(session: AmqpSession) -> None:
     received = session.next_incoming_id + 1
     session.next_incoming_id = received
     if received >= session.window_due:
         session.send_flow(None)
-    link = session.links.get(transfer.handle)
-    if not isinstance(link, IngressLink):
-        _refuse_direction(session, link, transfer.handle)
-        return
-    delivery_id = transfer.delivery_id
-    tag = transfer.delivery_tag
-    settled = transfer.settled
-    if (
-        transfer.more
-        or settled
-        or delivery_id < 0
-        or tag is None
-        or link.partial_id >= 0
-        or end - start > link.max_message_size
-        or transfer.aborted
-        or transfer.resume
-        or link.own_state != ATTACHED
-    ):
-        _receive_unusual(session, link, transfer, data[start:end])
-        return
-    # _count_delivery, spelt out: every message comes along here.
-    link.delivery_count = (link.delivery_count + 1) & UINT_MASK
-    link.credit -= 1
-    link.unsettled_count += 1
-    if link.unsettled_count > UNSETTLED_COUNT_MAX:
-        _fail_unsettled(session, link)
-        return
-    session.wire.events.append(
-        DeliveryReceived(
-            link,
-            delivery_id,
-            tag,
-            transfer.message_format,
-            False,
-            transfer.state,
-            data[start:end],
-        )
-    )
 
 
-def _receive_unusual(
-    session: AmqpSession, link: IngressLink, transfer: Transfer, part: bytes
-) -> None:
-    """Everything but a whole, unsettled delivery in one frame."""
+def _receive_part(session: AmqpSession, link: IngressLink, transfer: Transfer, part: bytes) -> None:
+    """Any transfer on a link: a whole delivery, its first part, a later one, its end."""
     if link.own_state != ATTACHED:
         _refuse_unanswered(session, link)
         return

@@ -136,8 +136,10 @@ class Disposition(Performative):
 
 
 # --- reading -------------------------------------------------------------------------------------
-_TransferTail = tuple[int, int, bool, bool, int | None, DeliveryState | None, bool, bool, bool]
-_transfer_tails: dict[bytes, _TransferTail] = {}
+# Transfers that are a whole delivery and nothing special, by what follows their delivery tag: count
+# of fields, message format, settled.
+PlainEnding = tuple[int, int, bool]
+PLAIN_ENDINGS: Final[dict[bytes, PlainEnding]] = {}
 
 
 def read_transfer(fields: Fields) -> Transfer:
@@ -163,82 +165,18 @@ def read_transfer(fields: Fields) -> Transfer:
 
 def decode_transfer(data: bytes, at: int, end: int) -> tuple[Transfer, int]:
     """The transfer whose descriptor ends at `at`, and where its body begins."""
-    # 15 bytes hold the longest start of a list8: size, count, two numbers of 5, tag and its size.
-    if end - at > 15 and data[at] == 0xC0:
-        stop = at + 2 + data[at + 1]
-        p = at + 3
-        code = data[p]
-        if code == 0x52:
-            handle = data[p + 1]
-            p += 2
-        elif code == 0x43:
-            handle = 0
-            p += 1
-        elif code == 0x70:
-            handle = U32.unpack_from(data, p + 1)[0]
-            p += 5
-        else:
-            return _decode_any_transfer(data, at, end)
-        code = data[p]
-        if code == 0x70:
-            delivery_id: int = U32.unpack_from(data, p + 1)[0]
-            p += 5
-        elif code == 0x52:
-            delivery_id = data[p + 1]
-            p += 2
-        elif code == 0x43:
-            delivery_id = 0
-            p += 1
-        else:
-            return _decode_any_transfer(data, at, end)
-        tag_end = p + 2 + data[p + 1]
-        if data[p] == 0xA0 and tag_end <= stop <= end and tag_end - p <= 34:
-            tail = data[tag_end:stop]
-            known = _transfer_tails.get(tail)
-            if known is None:
-                known = _learn_transfer_tail(data, at, end, tail)
-            count, message_format, settled, more, mode, state, resume, aborted, batchable = known
-            if count == data[at + 2]:
-                tag = data[p + 2 : tag_end]
-                return Transfer(
-                    handle,
-                    delivery_id,
-                    tag,
-                    message_format,
-                    settled,
-                    more,
-                    mode,
-                    state,
-                    resume,
-                    aborted,
-                    batchable,
-                ), stop
-    return _decode_any_transfer(data, at, end)
-
-
-def _decode_any_transfer(data: bytes, at: int, end: int) -> tuple[Transfer, int]:
     value, at = decode_within(data, at, end)
     return read_transfer(Fields("transfer", value, 11)), at
 
 
-def _learn_transfer_tail(data: bytes, at: int, end: int, tail: bytes) -> _TransferTail:
-    transfer, _ = _decode_any_transfer(data, at, end)
-    known = (
-        data[at + 2],
-        transfer.message_format,
-        transfer.settled,
-        transfer.more,
-        transfer.rcv_settle_mode,
-        transfer.state,
-        transfer.resume,
-        transfer.aborted,
-        transfer.batchable,
-    )
-    if len(tail) <= _REMEMBERED_BYTES_MAX:
-        if len(_transfer_tails) >= _REMEMBERED_MAX:
-            _transfer_tails.clear()
-        _transfer_tails[tail] = known
-    return known
+def remember_ending(ending: bytes, count: int, transfer: Transfer) -> None:
+    """Note how a plain transfer of `count` fields ends, to know the next one by it."""
+    special = transfer.more or transfer.aborted or transfer.resume
+    if special or transfer.state is not None or len(ending) > _REMEMBERED_BYTES_MAX:
+        return
+    if len(PLAIN_ENDINGS) >= _REMEMBERED_MAX:
+        PLAIN_ENDINGS.clear()
+    PLAIN_ENDINGS[ending] = (count, transfer.message_format, transfer.settled)
 
 
 _DispositionTail = tuple[int, bool, DeliveryState | None, bool]

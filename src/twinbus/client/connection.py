@@ -223,7 +223,8 @@ class BusConnection(asyncio.Protocol):
         elif isinstance(event, LinkDetached):
             self._forget(event.link, event.error)
         elif isinstance(event, ConnectionOpened):
-            self._opened.set_result(None)
+            if not self._opened.done():  # its owner may have given up waiting
+                self._opened.set_result(None)
         elif isinstance(event, SessionEnded | ConnectionClosed):
             self._hang_up(event.error)
 

@@ -150,7 +150,7 @@ class Sender(_Link):
 
     def agreed(self) -> None:
         """The bus has answered our attach."""
-        self.attached.set_result(None)
+        _finish(self.attached, None)
 
     def disposed(self, event: DispositionReceived) -> None:
         """The bus's word on some of what we sent."""
@@ -242,7 +242,7 @@ class Receiver(_Link):
     def agreed(self) -> None:
         """The bus has answered our attach: ask for messages."""
         self.set_credit(self._credit)
-        self.attached.set_result(None)
+        _finish(self.attached, None)
 
     def set_credit(self, credit: int) -> None:
         """How many messages may be here unsettled from now on."""

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Final, Self
 
 CHUNK_BYTES_MAX: Final = 65_536
+CHOPPED_COUNT_MAX: Final = 100  # pieces of one chunk; the rest goes as a whole, or it takes ages
 # SO_LINGER with a time of zero: close sends RST, and what was under way is lost.
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
@@ -84,6 +85,8 @@ class BadNetwork:
                 while start < len(data):
                     await self._flowing.wait()
                     end = start + self.segment_bytes_max
+                    if start > CHOPPED_COUNT_MAX * self.segment_bytes_max:
+                        end = len(data)
                     sink.write(data[start:end])
                     await sink.drain()
                     start = end

@@ -227,3 +227,12 @@ async def test_what_is_under_way_when_the_connection_dies_is_unknown() -> None:
             await sender.send(b"x")
         with pytest.raises(ConnectionLost):
             await receiver.receive()
+
+
+async def test_giving_up_on_an_attach_disturbs_nobody() -> None:
+    async with a_bus() as (_, dial), await dial() as connection:
+        given_up = asyncio.ensure_future(connection.open_sender("q"))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        sender = await connection.open_sender("q")
+        await sender.send(b"x")
