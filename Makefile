@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml setup.py
 	@echo "== setting up .venv"
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip "setuptools>=77" "mypy>=1.18"
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --editable ".[dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	@touch $@
 
 serve: setup
