@@ -173,15 +173,14 @@ def test_tables_of_what_was_seen_stay_small() -> None:
         message._headers,
         message._annotations,
         stored._heads,
-        transfers._transfer_tails,
+        transfers.PLAIN_ENDINGS,
         transfers._disposition_tails,
     ]
     largest = [0] * len(tables)
     for n in range(1_500):
         data = encode_message(data_section(b"x"), annotations={f"name-{n}": "v"}, ttl_ms=n)
         encode_delivered(scan(data).stored(), n, n, 0, 0, 0)
-        data = Transfer(1, n, b"tag", n).encode()
-        decode_performative(data, 0, len(data))
+        transfers.remember_ending(b"%d" % n, 5, Transfer(1, n, b"tag", n))
         data = Disposition(True, n, n, True, Rejected(AmqpError("c", str(n)))).encode()
         decode_performative(data, 0, len(data))
         largest = [max(most, len(table)) for most, table in zip(largest, tables, strict=True)]

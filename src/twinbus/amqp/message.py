@@ -121,14 +121,18 @@ class Scanned:
         self.properties_at = properties_at
         self.application_properties_at = application_properties_at
 
-    def stored(self) -> bytes:
-        """What storage keeps; encode_delivered() reads it."""
+    def stored(self, properties: bytes = b"") -> bytes:
+        """What storage keeps; encode_delivered() reads it.
+
+        `properties` go in front of a bare message that has none.
+        """
         return encode_stored(
             self.durable,
             self.priority,
             self.ttl_ms,
             self.annotation_count,
             self.annotations,
+            properties,
             self.bare,
         )
 

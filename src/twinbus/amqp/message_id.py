@@ -46,12 +46,17 @@ def has_message_id(bare: bytes) -> bool:
     return False
 
 
+def only_message_id(message_id: bytes) -> bytes:
+    """Properties that hold nothing but this id, to go in front of a message without properties."""
+    size = len(message_id)
+    return _PROPERTIES + bytes((_LIST8, size + 3, 1, 0xA1, size)) + message_id
+
+
 def with_message_id(bare: bytes, message_id: bytes) -> bytes:
     """`bare` with this id (ASCII, at most 252 characters) as its message id."""
-    size = len(message_id)
     if not bare.startswith(_PROPERTIES):
-        return _PROPERTIES + bytes((_LIST8, size + 3, 1, 0xA1, size)) + message_id + bare
-    elements = bytes((0xA1, size)) + message_id
+        return only_message_id(message_id) + bare
+    elements = bytes((0xA1, len(message_id))) + message_id
     count = 1
     end = skip_within(bare, 0, len(bare))
     entries = Entries(bare, len(_PROPERTIES), end)

@@ -41,7 +41,7 @@ from twinbus.limits import OUTPUT_BUFFER_BYTES_MAX, PENDING_BYTES_MAX
 from twinbus.server.attach import attach_link
 from twinbus.server.outcomes import amqp_error
 from twinbus.server.receiving import ReceivingLink
-from twinbus.server.requests import RequestLink, ResponseLink
+from twinbus.server.requests import ResponseLink
 from twinbus.server.sending import SendingLink
 
 log = logging.getLogger("twinbus.server")
@@ -57,6 +57,12 @@ class LinkContext(Protocol):
     right: str
 
     def closed(self) -> None: ...
+
+
+class Taker(Protocol):
+    """A link that the client sends on: to an entity, or requests."""
+
+    def received(self, event: DeliveryReceived) -> None: ...
 
 
 class Asked(Protocol):
@@ -166,14 +172,15 @@ class AmqpEndpoint(asyncio.Protocol):
 
     def _dispatch_all(self, events: list[Event]) -> None:
         for event in events:
-            self._dispatch(event)
+            if isinstance(event, DeliveryReceived):
+                taker = event.link.context
+                if taker is not None:  # else the link was refused or is gone
+                    cast(Taker, taker).received(event)
+            else:
+                self._dispatch(event)
 
     def _dispatch(self, event: Event) -> None:
-        if isinstance(event, DeliveryReceived):
-            context = event.link.context
-            if isinstance(context, SendingLink | RequestLink):
-                context.received(event)
-        elif isinstance(event, DispositionReceived):
+        if isinstance(event, DispositionReceived):
             context = event.link.context
             if isinstance(context, ReceivingLink):
                 context.settle(event)

@@ -6,7 +6,12 @@ from twinbus.amqp.composites import ACCEPTED
 from twinbus.amqp.events import DeliveryReceived
 from twinbus.amqp.link import IngressLink
 from twinbus.amqp.message import Scanned, scan
-from twinbus.amqp.message_id import MessageIds, has_message_id, with_message_id
+from twinbus.amqp.message_id import (
+    MessageIds,
+    has_message_id,
+    only_message_id,
+    with_message_id,
+)
 from twinbus.amqp.plain import BATCH_FORMAT, split_batch
 from twinbus.broker.namespace import Address
 from twinbus.entities.commands import Reply, Send
@@ -33,9 +38,13 @@ def new_message(data: bytes, ids: MessageIds, ttl_ms_max: int) -> NewMessage:
     scanned = scan(data)
     if ttl_ms_max != NEVER_MS and not 0 <= scanned.ttl_ms <= ttl_ms_max:
         scanned.ttl_ms = ttl_ms_max  # receivers are to see the time that it really has
-    if not has_message_id(scanned.bare):
-        scanned.bare = with_message_id(scanned.bare, ids.next())
-    message = NewMessage(scanned.stored())
+    if scanned.properties_at < 0:
+        stored = scanned.stored(only_message_id(ids.next()))
+    else:
+        if not has_message_id(scanned.bare):
+            scanned.bare = with_message_id(scanned.bare, ids.next())
+        stored = scanned.stored()
+    message = NewMessage(stored)
     if scanned.ttl_ms >= 0:
         message.time_to_live_ms = scanned.ttl_ms
     if scanned.annotation_count:
