@@ -7,6 +7,7 @@ message does not pay for queues it is not in.
 
 import argparse
 import asyncio
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -69,45 +70,50 @@ async def _receive(receiver: Receiver) -> None:
     await receiver.complete(received)
 
 
-async def measure(broker: Twinbus, most: int, count: int) -> None:
+async def measure(broker: Twinbus, queues: list[str], count: int) -> str:
+    """One row of the table."""
     server = broker.server
-    print(f"{broker.name}, {count:,} messages of 1 KiB")
-    print("| queues | send: server µs a message | receive + settle: µs | server memory, MiB |")
-    print("|---:|---:|---:|---:|")
-    queues: list[str] = []
-    while len(queues) < most:
-        wanted = max(1, len(queues) * 10)
-        for number in range(len(queues), wanted):
-            queues.append(f"q{number}")
-            server.create_queue(queues[-1])
-        clients = Clients(server.connection_string)
-        await clients.open(queues)
-        before = processor_s(server.pid)
-        await clients.send(count)
-        sent = processor_s(server.pid)
-        await clients.receive(count)
-        received = processor_s(server.pid)
-        await clients.close()
-        print(
-            f"| {len(queues):,} | {(sent - before) / count * 1e6:.1f} "
-            f"| {(received - sent) / count * 1e6:.1f} | {memory_bytes(server.pid) >> 20} |",
-            flush=True,
-        )
+    clients = Clients(server.connection_string)
+    await clients.open(queues)
+    before = processor_s(server.pid)
+    await clients.send(count)
+    sent = processor_s(server.pid)
+    await clients.receive(count)
+    received = processor_s(server.pid)
+    await clients.close()
+    return (
+        f"| {len(queues):,} | {(sent - before) / count * 1e6:.1f} "
+        f"| {(received - sent) / count * 1e6:.1f} | {memory_bytes(server.pid) >> 20} |"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--queues", type=int, default=10_000)
+    parser.add_argument("--most", type=int, default=10_000, help="queues (default: %(default)s)")
     parser.add_argument("--count", type=int, default=50_000)
     parser.add_argument("--build", choices=("pure", "compiled"), default="compiled")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="twinbus-queues-") as name:
-        broker = Twinbus(Path(name), options.build)
-        broker.server.start()
-        try:
-            asyncio.run(measure(broker, options.queues, options.count))
-        finally:
-            broker.server.kill()
+    print(f"twinbus, {options.build}, {options.count:,} messages of 1 KiB")
+    print("| queues | send: server µs a message | receive + settle: µs | server memory, MiB |")
+    print("|---:|---:|---:|---:|")
+    number = 1
+    while number <= options.most:
+        queues = [f"q{place}" for place in range(number)]
+        # A server for each row: none inherits the background work of the row before.
+        with tempfile.TemporaryDirectory(prefix="twinbus-queues-") as name:
+            broker = Twinbus(Path(name), options.build)
+            broker.server.arguments = ("--config", str(declare(Path(name), queues)))
+            with broker.server:
+                print(asyncio.run(measure(broker, queues, options.count)), flush=True)
+        number *= 10
+
+
+def declare(directory: Path, queues: list[str]) -> Path:
+    """A configuration file that has the server make the queues."""
+    namespace = {"Name": "sbemulatorns", "Queues": [{"Name": queue} for queue in queues]}
+    path = directory / "Config.json"
+    path.write_text(json.dumps({"UserConfig": {"Namespaces": [namespace]}}))
+    return path
 
 
 if __name__ == "__main__":

@@ -14,24 +14,36 @@ _PROPERTIES: Final = bytes((0x00, 0x53, PROPERTIES))
 _NO_ID: Final = (b"", b"\x40")  # nothing there, or null
 _LIST8: Final = 0xC0
 _LIST32: Final = 0xD0
+_ID_SIZE: Final = 32
+_ONLY_ID: Final = _PROPERTIES + bytes((_LIST8, _ID_SIZE + 3, 1, 0xA1, _ID_SIZE))
 # Where the first element stands, behind descriptor, constructor, size and count.
 _FIRST_8: Final = 6
 _FIRST_32: Final = 12
 
 
-class MessageIds:
-    """Makes ids that nobody else makes: a prefix of one's own, and a count."""
+_HEX: Final = [b"%02x" % number for number in range(256)]
 
-    __slots__ = ("_count", "_prefix")
+
+class MessageIds:
+    """Makes ids that nobody else makes: a prefix of one's own, and a count; 32 digits in all."""
+
+    __slots__ = ("_count", "_prefix", "_start")
 
     def __init__(self, prefix: int) -> None:
-        self._prefix = b"%016x" % prefix  # 64 random bits
+        self._prefix = prefix  # 64 random bits
         self._count = 0
+        self._start = b""  # all but the last two digits, which change 256 times before it does
+        self._renew()
+
+    def _renew(self) -> None:
+        self._start = b"%016x%014x" % (self._prefix, self._count >> 8)
 
     def next(self) -> bytes:
-        """32 hexadecimal digits."""
         self._count += 1
-        return self._prefix + b"%016x" % self._count
+        low = self._count & 0xFF
+        if low == 0:
+            self._renew()
+        return self._start + _HEX[low]
 
 
 def has_message_id(bare: bytes) -> bool:
@@ -49,6 +61,8 @@ def has_message_id(bare: bytes) -> bool:
 def only_message_id(message_id: bytes) -> bytes:
     """Properties that hold nothing but this id, to go in front of a message without properties."""
     size = len(message_id)
+    if size == _ID_SIZE:
+        return _ONLY_ID + message_id
     return _PROPERTIES + bytes((_LIST8, size + 3, 1, 0xA1, size)) + message_id
 
 

@@ -2,9 +2,8 @@
 
 Messages are many, live long and form no cycles, so Python's own collector would look at millions of
 them over and over to find nothing: with ten million waiting one full pass stops the loop for
-seconds.  So the automatic collector is off.  Once a second the young objects are looked at, which
-costs about as much as making them did; all of them only while that is cheap, or when enough
-connections have gone (a connection leaves a few small cycles behind).
+seconds.  So the automatic collector is off, and a full pass is made only while that is cheap, or
+when enough connections have gone: a connection leaves a few small cycles behind.
 """
 
 import asyncio
@@ -12,9 +11,8 @@ import gc
 from collections.abc import Callable
 from typing import Final
 
-INTERVAL_S: Final = 1.0
+INTERVAL_S: Final = 60.0
 CHEAP_COUNT_MAX: Final = 200_000  # messages with which a full pass stays below about 20 ms
-FULL_INTERVAL: Final = 60  # in intervals
 CONNECTIONS_LOST_MAX: Final = 10_000  # some 50 MB of cycles at worst
 
 
@@ -25,7 +23,6 @@ class Collector:
         self._message_count = message_count
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._intervals = 0
         self.connections_lost = 0
 
     def start(self) -> None:
@@ -42,10 +39,7 @@ class Collector:
 
     def _collect(self) -> None:
         self._timer = self._loop.call_later(INTERVAL_S, self._collect)
-        self._intervals += 1
-        cheap = self._intervals % FULL_INTERVAL == 0 and self._message_count() < CHEAP_COUNT_MAX
+        cheap = self._message_count() < CHEAP_COUNT_MAX
         if cheap or self.connections_lost >= CONNECTIONS_LOST_MAX:
             self.connections_lost = 0
             gc.collect()
-        else:
-            gc.collect(1)

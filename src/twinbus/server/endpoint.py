@@ -20,7 +20,6 @@ from twinbus.amqp.events import (
     ConnectionClosed,
     ConnectionOpened,
     CreditChanged,
-    DeliveryReceived,
     DeliveryTooLarge,
     DispositionReceived,
     Event,
@@ -42,7 +41,7 @@ from twinbus.server.attach import attach_link
 from twinbus.server.outcomes import amqp_error
 from twinbus.server.receiving import ReceivingLink
 from twinbus.server.requests import ResponseLink
-from twinbus.server.sending import SendingLink
+from twinbus.server.sending import SendingLink, take_deliveries
 
 log = logging.getLogger("twinbus.server")
 
@@ -57,12 +56,6 @@ class LinkContext(Protocol):
     right: str
 
     def closed(self) -> None: ...
-
-
-class Taker(Protocol):
-    """A link that the client sends on: to an entity, or requests."""
-
-    def received(self, event: DeliveryReceived) -> None: ...
 
 
 class Asked(Protocol):
@@ -95,6 +88,7 @@ class AmqpEndpoint(asyncio.Protocol):
         self._on_lost = on_lost
         self.connection = Connection(SERVER, settings)
         self.grants: list[Grant] = []
+        self._checked: list[Grant] = self.grants  # links were last compared with these
         self.message_ids = MessageIds(secrets.randbits(64))
         self._blocked = False  # the socket's buffer is full
         self._held_back = False  # a receiver has been told to wait for the next flush
@@ -171,13 +165,12 @@ class AmqpEndpoint(asyncio.Protocol):
     # -- events ----------------------------------------------------------------------------------
 
     def _dispatch_all(self, events: list[Event]) -> None:
-        for event in events:
-            if isinstance(event, DeliveryReceived):
-                taker = event.link.context
-                if taker is not None:  # else the link was refused or is gone
-                    cast(Taker, taker).received(event)
-            else:
-                self._dispatch(event)
+        at = 0
+        while at < len(events):
+            at = take_deliveries(events, at)
+            if at < len(events):
+                self._dispatch(events[at])
+                at += 1
 
     def _dispatch(self, event: Event) -> None:
         if isinstance(event, DispositionReceived):
@@ -284,11 +277,18 @@ class AmqpEndpoint(asyncio.Protocol):
             self.close(AmqpError("amqp:connection:forced", "No token was put on $cbs in time."))
             return
         self._dispatch_all(self.connection.tick(self.mono_ms()))
+        now_s = self.now_s()
+        # Thousands of links are not asked every second for what only changes with the grants.
+        if self.grants is not self._checked or any(now_s >= g.expires_s for g in self.grants):
+            self._checked = self.grants
+            self._detach_unclaimed()
+        self.flush()
+
+    def _detach_unclaimed(self) -> None:
         for link in list(self._links):
             context = cast(LinkContext, link.context)
             if context.right and not self.allowed(context.right, context.path):
                 self.detach(link, Unauthorized("The token of this link has expired."))
-        self.flush()
 
     # -- output ----------------------------------------------------------------------------------
 
@@ -298,8 +298,7 @@ class AmqpEndpoint(asyncio.Protocol):
         self.flush_soon()
 
     def flush_link_soon(self, link: SendingLink) -> None:
-        if not self._unflushed or self._unflushed[-1] is not link:
-            self._unflushed.append(link)
+        self._unflushed.append(link)
 
     def flush_soon(self) -> None:
         if not self._flushing:

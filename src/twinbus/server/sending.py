@@ -1,9 +1,9 @@
 """A sending link: the client's deliveries in, one command per read, outcomes back in ranges."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from twinbus.amqp.composites import ACCEPTED
-from twinbus.amqp.events import DeliveryReceived
+from twinbus.amqp.events import DeliveryReceived, Event
 from twinbus.amqp.link import IngressLink
 from twinbus.amqp.message import Scanned, scan
 from twinbus.amqp.message_id import (
@@ -26,6 +26,7 @@ from twinbus.errors import (
 )
 from twinbus.limits import MESSAGE_SIZE_BYTES_MAX
 from twinbus.server.outcomes import refused
+from twinbus.server.requests import RequestLink
 
 if TYPE_CHECKING:
     from twinbus.server.endpoint import AmqpEndpoint
@@ -94,9 +95,10 @@ class SendingLink:
         except ServiceError as error:
             self._refuse(event, error)
             return
+        if not self._delivery_ids:
+            self._endpoint.flush_link_soon(self)
         self._delivery_ids.append(-1 if event.settled else event.delivery_id)
         self._counts.append(count)
-        self._endpoint.flush_link_soon(self)
 
     def _refuse(self, event: DeliveryReceived, error: ServiceError) -> None:
         if not event.settled:
@@ -111,8 +113,6 @@ class SendingLink:
 
     def flush(self) -> None:
         """Hand on everything that came with this read as one command."""
-        if not self._delivery_ids:
-            return  # deliveries of several links came mixed: the first flush took all of ours
         messages, ids, counts = self._messages, self._delivery_ids, self._counts
         self._messages, self._delivery_ids, self._counts = [], [], []
         self._endpoint.submit(Send(self._entity_id, messages, (self, (ids, counts))))
@@ -137,6 +137,21 @@ class SendingLink:
 
     def closed(self) -> None:
         """Nothing to give back: what was sent is on its way."""
+
+
+def take_deliveries(events: list[Event], at: int) -> int:
+    """Hand on the run of deliveries that begins at `at`; returns where it ends."""
+    while at < len(events):
+        event = events[at]
+        if not isinstance(event, DeliveryReceived):
+            break
+        taker = event.link.context
+        if isinstance(taker, SendingLink):
+            taker.received(event)
+        elif taker is not None:  # else the link was refused or is gone
+            cast(RequestLink, taker).received(event)
+        at += 1
+    return at
 
 
 def settle_ranges(link: IngressLink, ids: list[int], state: bytes) -> None:

@@ -275,11 +275,13 @@ class Commit:
     """One frame on its way to the disk, and what to do when it is there."""
 
     __slots__ = (
-        "_buffers",
         "_file",
+        "_frame",
         "_log",
         "_offset",
+        "_parts",
         "_seal",
+        "_segment",
         "end",
         "fact_count",
         "messages",
@@ -290,25 +292,21 @@ class Commit:
 
     def __init__(self, log: "Log", parts: list[bytes], size: int, fact_count: int) -> None:
         self._log = log
+        self._parts = parts
         self.size = size  # bytes of records
         self.fact_count = fact_count
         self.messages: list[Message] = []  # whose bodies become durable with it
         self.published: dict[int, int] = {}  # entity id → highest number that becomes visible
         self.touched: dict[int, bool] = {}  # entity ids, in order
+        self._segment = log.head_segment
         self._offset = log.head_offset
-        self._buffers = encode_frame(
-            b"".join(parts), RECORDS, log.salt, log.head_segment, log.head_offset, log.next_frame
-        )
+        self._frame = log.next_frame
         self._file = log.head_file
         self._seal: tuple[File, list[bytes]] | None = log.take_seal()
         self.end = log.advance(size)
 
     def write(self) -> None:
-        """Write and sync.  Any thread; any error poisons the log for good.
-
-        Nothing else is done here: every step that lets go of Python's lock has to wait for it
-        again, and under load that takes longer than the step.
-        """
+        """Checksum, write, sync.  Any thread; any error poisons the log for good."""
         log = self._log
         log.check_poison()
         try:
@@ -317,11 +315,15 @@ class Commit:
                 file.write(seal, log.seal_offset)
                 file.sync()
                 file.close()
-            self._file.write(self._buffers, self._offset)
+            records = b"".join(self._parts)
+            frame = encode_frame(
+                records, RECORDS, log.salt, self._segment, self._offset, self._frame
+            )
+            self._file.write(frame, self._offset)
             self._file.sync()
         except OSError as error:
             raise log.poison(error) from error
-        self._buffers = []
+        self._parts = []
 
 
 class Log:

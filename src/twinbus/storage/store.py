@@ -1,8 +1,8 @@
 """The store: queues, the log under them, and the order in which things become true.
 
-    queues state facts ─▶ begin_commit: facts → one checksummed frame   (loop thread)
-                          Commit.write: write, sync                     (any thread)
-                          finish_commit: publish                        (loop thread)
+    queues state facts ─▶ begin_commit: facts → one frame        (loop thread)
+                          Commit.write: checksum, write, sync    (any thread)
+                          finish_commit: publish                 (loop thread)
 
 At most one commit is in flight.  Nothing may be answered for that is not in a finished commit.
 `next_task` and `finish_task` do the same for background work (`maintenance.py`); both must be
