@@ -21,8 +21,7 @@ from twinbus.storage.store import Commit, Store, Task
 
 log = logging.getLogger("twinbus.broker")
 
-# A commit is written inline up to this many messages and bytes; above, the loop has better to do.
-INLINE_WORK_MAX: Final = 4
+# The commit of a light turn is written inline up to this size; above, the loop has better to do.
 INLINE_SIZE_BYTES_MAX: Final = 65_536
 MAINTENANCE_INTERVAL_S: Final = 0.05
 
@@ -41,6 +40,7 @@ class BrokerShell:
         self._clock = clock
         self._on_failure = on_failure
         self.broker = Broker(store, clock, self._wake, on_replies)
+        self.broker.turn_now = self._turn
         self._store = store
         self._committing = False
         self._failed = False
@@ -72,9 +72,7 @@ class BrokerShell:
             self._settle_idle()
             return
         self._committing = True
-        work = broker.work_count
-        broker.work_count = 0
-        if work <= INLINE_WORK_MAX and commit.size <= INLINE_SIZE_BYTES_MAX:
+        if broker.light and commit.size <= INLINE_SIZE_BYTES_MAX:
             self._written(commit, _attempt(commit.write))
         else:
             self._commits.put(commit.write, lambda error: self._written(commit, error))

@@ -128,7 +128,9 @@ class AmqpEndpoint(asyncio.Protocol):
                 link.flush()
         if self._commands:
             commands, self._commands = self._commands, []
-            self.namespace.broker.submit(commands)
+            broker = self.namespace.broker
+            broker.submit(commands)
+            broker.hurry(self)
         self.flush()
 
     def pause_writing(self) -> None:

@@ -318,3 +318,18 @@ def test_a_token_of_a_forgotten_lock_never_fits_again() -> None:  # M-2
     assert reply is not None
     assert isinstance(reply.result, list)
     assert isinstance(reply.result[0], MessageLockLost)
+
+
+def test_a_client_that_talks_alone_need_not_wait_for_the_end_of_the_turn() -> None:
+    bench = BrokerHarness()
+    queue = bench.create_queue()
+    turns: list[str] = []
+    bench.broker.turn_now = lambda: turns.append("now")
+    for talker in ("a", "b", "b", "b", "a"):
+        bench.send(queue, b"x")
+        bench.broker.hurry(talker)
+        bench.run()
+    assert len(turns) == 2  # only the second and third time of b
+    bench.send(queue, *[b"x"] * 100)
+    bench.broker.hurry("a")
+    assert len(turns) == 2  # too much work for now
