@@ -18,6 +18,9 @@ BUILD = HERE.parent / "build" / "bench"
 PACKAGES = ("gcc", "libqpid-proton11-dev", "libsasl2-modules", "rabbitmq-server")
 LIBRARIES = {"amqpbench": ("-lqpid-proton", "-lpthread"), "phys": ("-lpthread",)}
 QUIET_CORES = 0.25  # others may use so much while we measure
+PAUSE_S = (
+    2.0  # what a broker still does after a load (ours makes a spare segment) is not the next's
+)
 QUIET_WAIT_S = 20.0
 
 
@@ -82,6 +85,7 @@ def run(tool: str, *arguments: object) -> dict[str, Any]:
 
 def wait_for_quiet() -> bool:
     """Wait a while for the machine to have nothing else to do; says whether it came to that."""
+    time.sleep(PAUSE_S)
     deadline = time.monotonic() + QUIET_WAIT_S
     while True:
         before, began = _busy_s(), time.monotonic()

@@ -4,6 +4,8 @@ The loop thread asks for a task, the maintenance thread runs it, the loop thread
 at a time.  A task's `run` sees only what it was given and the disk.
 
     prepare    the next segment, out of a spare one or fresh; a full disk shows here and only here
+    spare      while nothing is written, make a spare one, so that the next burst finds it: writing
+               a segment of zeros beside the log slows its syncs down
     snapshot   slice by slice (`snapshot.py`), when the log has grown enough since the last one
     retire     segments before the snapshot that hold no live body become spare, or go
     note       leave it in writing how far the log has come (`log.py`)
@@ -35,6 +37,10 @@ from twinbus.storage.recovery import FRESH_SUFFIX, SPARE_SUFFIX, check_sealed_se
 from twinbus.storage.snapshot import TEMPORARY_NAME, SnapshotFile
 
 SPARES_MAX: Final = 2
+SPARES_AHEAD: Final = 1  # made when there is nothing else to do
+SPARE_NUMBERS_FROM: Final = 9_000_000_000  # above every segment that will ever be
+IDLE_MS: Final = 1_000  # nothing written for so long: nobody minds if we use the disk
+FREE_SEGMENTS_MIN: Final = 8  # a disk with less room than this is left alone
 MOVE_MESSAGES_MAX: Final = 256  # in one go, so that the loop stays free
 MOVE_BYTES_MAX: Final = 1 << 20
 MOVE_OVERHEAD_BYTES: Final = 128  # what a message takes in the log beside its body, about
@@ -86,6 +92,24 @@ class PrepareSegment(Task):
         file.close()
         disk.rename(name, segment_name(self.number))
         disk.sync_directory()
+
+
+class MakeSpare(Task):
+    """Make a spare segment ahead of need, if the disk has plenty of room."""
+
+    def __init__(self, disk: Disk, number: int, size: int) -> None:
+        super().__init__(disk)
+        self.number = number
+        self._size = size
+        self.made = False
+
+    def work(self) -> None:
+        if self.disk.free_bytes() < FREE_SEGMENTS_MIN * self._size:
+            return
+        name = f"{self.number:010d}{FRESH_SUFFIX}"
+        self.disk.preallocate(name, self._size)
+        self.disk.rename(name, spare_name(self.number))
+        self.made = True
 
 
 def spare_name(number: int) -> str:

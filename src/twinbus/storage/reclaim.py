@@ -8,12 +8,16 @@ from twinbus.entities.message import Message
 from twinbus.storage.disk import Disk
 from twinbus.storage.log import Log, LogPlace
 from twinbus.storage.maintenance import (
+    IDLE_MS,
     MOVE_OVERHEAD_BYTES,
     NOTE_INTERVAL_MS,
+    SPARE_NUMBERS_FROM,
+    SPARES_AHEAD,
     SPARES_MAX,
     Backoff,
     CheckSegment,
     FinishSnapshot,
+    MakeSpare,
     Moving,
     NoteEnd,
     PrepareSegment,
@@ -30,6 +34,7 @@ from twinbus.storage.snapshot import SLICE_BYTES_MAX, Capture, Census, SnapshotF
 # A snapshot is taken when the log has grown by this many segments, or times its own size.
 GROWTH: Final = 4
 SNAPSHOT_BYTES_PER_MESSAGE: Final = 64
+SPARE_RETRY_MS: Final = 60_000
 MOVE_FACTS_MAX: Final = 64  # while so many facts wait for a commit, moving adds none
 
 
@@ -65,6 +70,8 @@ class Maintenance:
         self._moving = Moving()
         self._noted_frame = self.durable.frame
         self._noted_ms = 0
+        self._seen_fact_count = -1
+        self._spare_due_ms = 0  # monotonic; not before a while without writes
 
     def resume(self, found: Recovered, spares: list[int]) -> None:
         """Go on from what recovery found."""
@@ -83,6 +90,9 @@ class Maintenance:
         if self._task is not None:
             return None
         self._now = now
+        if self.fact_taken_count != self._seen_fact_count:
+            self._seen_fact_count = self.fact_taken_count
+            self._spare_due_ms = now.mono_ms + IDLE_MS
         for backoff in (self._backoff, self._snapshot_backoff):
             if backoff.over(now):
                 backoff.clear()
@@ -120,12 +130,18 @@ class Maintenance:
             self._noted_frame = self.durable.frame
             self._noted_ms = self._now.mono_ms
             return NoteEnd(self._disk, log.salt, self.durable)
+        if len(self._spares) < SPARES_AHEAD and self._now.mono_ms >= self._spare_due_ms:
+            number = max([SPARE_NUMBERS_FROM, *self._spares]) + 1
+            return MakeSpare(self._disk, number, log.segment_size)
         return None
 
     def finish_task(self, task: Task) -> None:
         if task is not self._task:
             raise ValueError("a task was finished that is not running")
         self._task = None
+        if isinstance(task, MakeSpare):
+            self._finish_spare(task)
+            return
         if task.full:
             self._backoff.full(self._now)
         if isinstance(task, PrepareSegment):
@@ -161,6 +177,12 @@ class Maintenance:
         """Bytes that the log can still take without a new segment being made."""
         log = self._log
         return log.room() + (log.capacity() if log.ready_segment else 0) - self.promised
+
+    def _finish_spare(self, task: MakeSpare) -> None:
+        if task.made:
+            self._spares.append(task.number)
+        else:  # too little room to be generous: ask again later
+            self._spare_due_ms = self._now.mono_ms + SPARE_RETRY_MS
 
     def _low(self) -> bool:
         """Is the disk full, as far as we know?"""

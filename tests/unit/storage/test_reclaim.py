@@ -5,12 +5,13 @@ import random
 import pytest
 
 from tests.simulation.store_workload import Workload, open_store, overview
-from tests.unit.storage.scene import Scene
+from tests.unit.storage.scene import SEGMENT_SIZE, Scene
+from twinbus.clock import Now
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import DEAD_LETTER, MAIN
 from twinbus.entities.message import NewMessage, Overlay
 from twinbus.errors import LogDamaged
-from twinbus.storage.maintenance import Retire
+from twinbus.storage.maintenance import IDLE_MS, MakeSpare, PrepareSegment, Retire
 from twinbus.storage.snapshot import TEMPORARY_NAME
 from twinbus.testing import CrashMode, SimDisk
 
@@ -188,3 +189,31 @@ def test_a_power_cut_around_a_snapshot_leaves_one_and_all_it_needs() -> None:
             for mode in CrashMode:
                 found = Scene(disk.after_power_cut(random.Random(retired), mode))
                 assert found.kept() == [b"kept"]
+
+
+def test_a_spare_segment_is_made_while_nothing_is_written_and_used_for_the_next_burst() -> None:
+    disk = SimDisk()
+    scene = Scene(disk)
+    scene.work()
+    assert not [task for task in scene.done if isinstance(task, MakeSpare)]  # just written
+    scene.now = Now(scene.now.utc_ms, scene.now.mono_ms + IDLE_MS)
+    scene.work()
+    assert [task.made for task in scene.done if isinstance(task, MakeSpare)] == [True]
+    scene.done.clear()
+    scene.send(*[b"x" * 1_000] * 40)  # more than one segment
+    prepared = [task for task in scene.done if isinstance(task, PrepareSegment)]
+    assert prepared[0].spare
+    scene.store.close()
+    again = Scene(disk.restarted())
+    assert len(again.bodies()) == 40
+
+
+def test_a_disk_with_little_room_is_not_filled_with_spares() -> None:
+    disk = SimDisk()
+    scene = Scene(disk)
+    scene.work()
+    disk.capacity = sum(disk.size(name) for name in disk.names()) + 4 * SEGMENT_SIZE
+    scene.now = Now(scene.now.utc_ms, scene.now.mono_ms + IDLE_MS)
+    scene.work()
+    assert [task.made for task in scene.done if isinstance(task, MakeSpare)] == [False]
+    assert scene.store.room_for(1_000)
