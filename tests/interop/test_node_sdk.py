@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,10 @@ SCENARIOS = [
 
 
 def find_program(name: str) -> str:
-    program = shutil.which(name)
+    places = (str(Path(sys.executable).parent), os.environ.get("PATH", ""))
+    program = shutil.which(name, path=os.pathsep.join(places))
     if program is None:
-        pytest.fail(f"`{name}` is not installed; the Node tests need Node.js 18 or later with npm")
+        pytest.fail(f"`{name}` is not there; `make setup` installs Node.js with npm into .venv")
     return program
 
 
