@@ -5,7 +5,9 @@ for locks, which must neither shrink nor grow when UTC jumps.  Both are whole mi
 """
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
+
+NS_PER_MS: Final = 1_000_000
 
 
 class Now:
@@ -28,7 +30,15 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """The machine's own clocks.
+
+    Both change their millisecond at the same moment.  Otherwise a lock, which ends by the
+    monotonic clock, could end a millisecond before the UTC time that its holder was told.
+    """
+
+    def __init__(self) -> None:
+        self._shift_ns = (time.time_ns() - time.monotonic_ns()) % NS_PER_MS
 
     def now(self) -> Now:
-        return Now(time.time_ns() // 1_000_000, time.monotonic_ns() // 1_000_000)
+        utc_ms = time.time_ns() // NS_PER_MS
+        return Now(utc_ms, (time.monotonic_ns() + self._shift_ns) // NS_PER_MS)
