@@ -14,7 +14,7 @@ from typing import Final
 import twinbus
 from twinbus.errors import TwinbusError
 
-# Modules of this package; only the one asked for is imported, which halves the time of a start.
+# Modules of this package; only the one asked for is imported, so a start does not pay for all.
 COMMANDS: Final = ("serve", "env", "queue", "verify", "demo")
 
 

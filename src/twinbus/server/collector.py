@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Final
 
 INTERVAL_S: Final = 60.0
-CHEAP_COUNT_MAX: Final = 200_000  # messages with which a full pass stays below about 20 ms
-CONNECTIONS_LOST_MAX: Final = 10_000  # some 50 MB of cycles at worst
+CHEAP_COUNT_MAX: Final = 200_000  # messages up to which a full pass is taken for short; an estimate
+CONNECTIONS_LOST_MAX: Final = 10_000  # at a few KB of cycles each; an estimate
 
 
 class Collector:
