@@ -15,12 +15,16 @@ ways.  Text never contains keys, tokens or more than 64 bytes of what a peer sen
     │   ├── MessageSizeExceeded      amqp:link:message-size-exceeded
     │   ├── SessionCannotBeLocked    com.microsoft:session-cannot-be-locked
     │   ├── SessionLockLost          com.microsoft:session-lock-lost
+    │   ├── LinkStolen               amqp:link:stolen
     │   ├── QuotaExceeded            amqp:resource-limit-exceeded
     │   │   └── DiskFull
     │   ├── ServerBusy               com.microsoft:server-busy
     │   ├── OperationTimeout         com.microsoft:timeout
     │   ├── ArgumentInvalid          com.microsoft:argument-error
     │   ├── ArgumentOutOfRange       com.microsoft:argument-out-of-range
+    │   ├── TransactionNotFound      amqp:transaction:unknown-id
+    │   ├── TransactionRolledBack    amqp:transaction:rollback
+    │   ├── TransactionTimedOut      amqp:transaction:timeout
     │   ├── InvalidOperation         amqp:not-allowed
     │   └── NotSupported             amqp:not-implemented
     ├── ProtocolError                somebody broke AMQP
@@ -94,6 +98,13 @@ class SessionLockLost(ServiceError):
     http_status = 410
 
 
+class LinkStolen(ServiceError):
+    """Another link goes on with what this one had."""
+
+    amqp_condition = "amqp:link:stolen"
+    http_status = 409
+
+
 class QuotaExceeded(ServiceError):
     amqp_condition = "amqp:resource-limit-exceeded"
     http_status = 403
@@ -123,6 +134,23 @@ class ArgumentInvalid(ServiceError):
 class ArgumentOutOfRange(ServiceError):
     amqp_condition = "com.microsoft:argument-out-of-range"
     http_status = 400
+
+
+class TransactionNotFound(ServiceError):
+    amqp_condition = "amqp:transaction:unknown-id"
+    http_status = 404
+
+
+class TransactionRolledBack(ServiceError):
+    """Nothing of the transaction has happened; the text says why."""
+
+    amqp_condition = "amqp:transaction:rollback"
+    http_status = 409
+
+
+class TransactionTimedOut(ServiceError):
+    amqp_condition = "amqp:transaction:timeout"
+    http_status = 408
 
 
 class InvalidOperation(ServiceError):

@@ -3,6 +3,7 @@
 Where a number follows Azure Service Bus (facts of its documentation) or another broker, it says so.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 # --- AMQP, before anybody is known ------------------------------------------------------------
@@ -11,6 +12,9 @@ PRE_OPEN_FRAME_SIZE_BYTES_MAX: Final = 8_192
 HANDSHAKE_DURATION_S_MAX: Final = 10.0  # header, SASL, open; RabbitMQ's figure.  Then we hang up.
 TLS_HANDSHAKE_DURATION_S_MAX: Final = 5.0
 CBS_DURATION_S_MAX: Final = 20.0  # Service Bus: a token within 20 s of connecting
+FIRST_LINK_S_MAX: Final = 60.0  # Service Bus: a connection without a link is closed, at first
+LAST_LINK_S_MAX: Final = 300.0  # after this, and after its last link went after that
+LINK_IDLE_S_MAX: Final = 600.0  # Service Bus: a link on which nothing moves is detached
 
 # --- AMQP -------------------------------------------------------------------------------------
 # Service Bus offers 64 KiB (standard) to 1 MiB; larger frames mean fewer Python calls a message.
@@ -45,6 +49,7 @@ SECTIONS_MAX: Final = 4_500  # body sections of one message; a batch may carry 4
 MESSAGE_SIZE_BYTES_MAX: Final = 1_048_576
 BATCH_SIZE_BYTES_MAX: Final = 1_048_576
 PROPERTIES_SIZE_BYTES_MAX: Final = 65_536
+PROPERTY_SIZE_BYTES_MAX: Final = 32_768  # one of them
 MESSAGE_ID_CHARS_MAX: Final = 128
 SESSION_ID_CHARS_MAX: Final = 128
 PARTITION_KEY_CHARS_MAX: Final = 128
@@ -62,8 +67,34 @@ DUPLICATE_WINDOW_MS_MIN: Final = 20_000
 DUPLICATE_WINDOW_MS_MAX: Final = 604_800_000
 AUTO_DELETE_MS_MIN: Final = 300_000
 ENTITY_NAME_CHARS_MAX: Final = 260
+SUBSCRIPTION_NAME_CHARS_MAX: Final = 50
+RULE_NAME_CHARS_MAX: Final = 50
 USER_METADATA_CHARS_MAX: Final = 1_024
 ENTITIES_MAX: Final = 10_000
+SUBSCRIPTIONS_MAX: Final = 2_000  # of one topic
+SQL_FILTERS_MAX: Final = 2_000  # of one topic
+CORRELATION_FILTERS_MAX: Final = 100_000  # of one topic
+FILTER_CHARS_MAX: Final = 1_024  # of a filter's or an action's text
+ACTION_STATEMENTS_MAX: Final = 32
+FILTER_NESTING_MAX: Final = 32  # brackets in brackets; what follows them is recursion
+FILTER_TEXT_CHARS_MAX: Final = 32_768  # of a text that a filter or action makes; a property's size
+FILTER_PARAMETERS_MAX: Final = 128  # of a rule: parameters, or properties of a correlation filter
+FORWARD_HOPS_MAX: Final = 4  # documentation and other brokers differ (3 or 4); M-8 says 4
+SESSION_STATE_BYTES_MAX: Final = 1_048_576  # as large as a message
+SHARED_ACCESS_RULES_MAX: Final = 12  # of one entity, and of one namespace
+SHARED_ACCESS_CHARS_MAX: Final = 256  # of a rule's name and of a key
+# Ids that duplicate detection remembers for one entity, 16 bytes each; beyond it sends are refused.
+DUPLICATE_IDS_MAX: Final = 20_000_000
+TRANSACTION_MESSAGES_MAX: Final = 100
+TRANSACTION_DURATION_MS_MAX: Final = 120_000  # from its first operation; then it is rolled back
+TRANSACTION_SIZE_BYTES_MAX: Final = 33_554_432  # it is one frame of the log
+TRANSACTIONS_MAX: Final = 1_000  # open at a time on one connection
+TRANSACTIONS_SIZE_BYTES_MAX: Final = 268_435_456  # of all open ones; they wait in memory
+DELETE_COUNT_MAX: Final = 4_000  # messages in one batch delete
+WALKS_MAX: Final = 100  # requests about many messages under way at a time; more: ServerBusy
+ABANDON_DELAY_MS_MAX: Final = 604_800_000  # ours: how long an abandoned message may be held back
+ACCEPT_SESSION_MS_DEFAULT: Final = 65_000  # how long "next available session" waits
+ACCEPT_SESSION_MS_MAX: Final = 3_600_000  # however long a client says it will
 QUEUE_SIZE_MEGABYTES_DEFAULT: Final = 1_024
 QUEUE_SIZE_MEGABYTES_MAX: Final = 81_920
 
@@ -72,10 +103,12 @@ PEEK_COUNT_MAX: Final = 1_000
 PEEK_RESPONSE_BYTES_MAX: Final = 262_144  # Service Bus: a peek batch stops at 256 KB
 SEQUENCE_NUMBERS_MAX: Final = 1_000  # in one request
 SAS_TOKEN_CHARS_MAX: Final = 8_192
+JWT_CHARS_MAX: Final = 16_384  # with many roles and groups they reach a few thousand
 HTTP_BODY_BYTES_MAX: Final = 1_048_576
 HTTP_HEAD_BYTES_MAX: Final = 32_768  # three SAS tokens fit (own and two forward targets)
 HTTP_REQUEST_DURATION_S_MAX: Final = 10.0  # first byte to last; then 408 and we hang up
 HTTP_IDLE_DURATION_S_MAX: Final = 120.0  # between requests, and for a peer that does not read
+REST_WAIT_S_MAX: Final = 55.0  # a receive; more is cut to this: many proxies hang up after 60
 XML_DEPTH_MAX: Final = 32
 XML_ELEMENTS_MAX: Final = 1_024  # a description has about 30
 PAGE_COUNT_MAX: Final = 1_000  # entities in one feed; the SDKs ask for 100
@@ -87,3 +120,62 @@ SEGMENT_HEADER_BYTES: Final = 4_096
 COMMIT_SIZE_BYTES_MAX: Final = 16_777_216
 BODY_CACHE_BYTES: Final = 67_108_864  # bodies kept after sending, to spare a read
 CONNECTIONS_MAX: Final = 5_000  # Service Bus: AMQP connections a namespace
+
+# --- profiles ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a namespace allows, so that tests meet the ceilings of the tier used in production.
+
+    A message beyond its size is refused at once; settings beyond theirs, and features that a tier
+    lacks, are refused when an entity is created or updated.
+    """
+
+    name: str
+    message_size_bytes_max: int
+    entity_size_megabytes_max: int
+    time_to_live_ms_max: int = 0  # of an entity's default; 0: none
+    entities_max: int = ENTITIES_MAX  # queues and topics
+    subscriptions_max: int = SUBSCRIPTIONS_MAX  # of one topic
+    has_topics: bool = True
+    has_sessions: bool = True
+    has_duplicate_detection: bool = True
+    has_transactions: bool = True
+    has_forwarding: bool = True
+    has_auto_delete: bool = True
+
+
+PROFILES: Final = {
+    limits.name: limits
+    for limits in (
+        # Service Bus, tier by tier.
+        Limits(
+            name="basic",
+            message_size_bytes_max=262_144,
+            entity_size_megabytes_max=5_120,
+            time_to_live_ms_max=1_209_600_000,  # 14 days
+            has_topics=False,
+            has_sessions=False,
+            has_duplicate_detection=False,
+            has_transactions=False,
+            has_forwarding=False,
+            has_auto_delete=False,
+        ),
+        Limits(name="standard", message_size_bytes_max=262_144, entity_size_megabytes_max=5_120),
+        Limits(
+            name="premium",
+            message_size_bytes_max=MESSAGE_SIZE_BYTES_MAX,
+            entity_size_megabytes_max=QUEUE_SIZE_MEGABYTES_MAX,
+        ),
+        # What this server itself can bear.
+        Limits(
+            name="unlimited",
+            message_size_bytes_max=MESSAGE_SIZE_BYTES_MAX,
+            entity_size_megabytes_max=QUEUE_SIZE_MEGABYTES_MAX,
+            entities_max=1_000_000,
+            subscriptions_max=1_000_000,
+        ),
+    )
+}
+PROFILE_DEFAULT: Final = PROFILES["premium"]

@@ -5,10 +5,13 @@ command names the entity by the number the broker gave it.  `context` is the gat
 back untouched with the reply.  A lock is the pair (sequence number, grant).
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from twinbus.entities.message import Message, NewMessage, Overlay
+from twinbus.entities.message import NEVER_MS, Message, NewMessage, Overlay
 from twinbus.errors import ServiceError
+
+if TYPE_CHECKING:
+    from twinbus.entities.rules import RuleDescription
 
 # How a receiver settles a message.
 COMPLETE: Final = 0
@@ -46,7 +49,7 @@ class Send(Command):
 class Settle(Command):
     """End locks.  Reply: None, or one error (or None) per lock where any failed."""
 
-    __slots__ = ("locks", "outcome", "overlay", "subqueue")
+    __slots__ = ("delay_ms", "locks", "outcome", "overlay", "subqueue")
 
     def __init__(
         self,
@@ -62,6 +65,7 @@ class Settle(Command):
         self.locks = locks
         self.outcome = outcome
         self.overlay = overlay
+        self.delay_ms = 0  # ours: an abandoned message comes back after so long
 
 
 class RenewLocks(Command):
@@ -80,7 +84,7 @@ class RenewLocks(Command):
 class Peek(Command):
     """Look without locking.  Reply: list of Delivered, in order of sequence number."""
 
-    __slots__ = ("count", "from_sequence_number", "subqueue")
+    __slots__ = ("count", "from_sequence_number", "session_id", "subqueue")
 
     def __init__(
         self,
@@ -94,12 +98,13 @@ class Peek(Command):
         self.subqueue = subqueue
         self.from_sequence_number = from_sequence_number
         self.count = count
+        self.session_id: str | None = None  # only messages of this session
 
 
 class ReceiveDeferred(Command):
     """Receive deferred messages by sequence number, all or none.  Reply: list of Delivered."""
 
-    __slots__ = ("receive_mode", "sequence_numbers", "subqueue")
+    __slots__ = ("receive_mode", "sequence_numbers", "session_grant", "session_id", "subqueue")
 
     def __init__(
         self,
@@ -113,6 +118,8 @@ class ReceiveDeferred(Command):
         self.subqueue = subqueue
         self.sequence_numbers = sequence_numbers
         self.receive_mode = receive_mode
+        self.session_id: str | None = None  # of a session entity: whose, and by which lock
+        self.session_grant = 0
 
 
 class CancelScheduled(Command):
@@ -125,6 +132,176 @@ class CancelScheduled(Command):
         self.sequence_numbers = sequence_numbers
 
 
+# --- sessions ---------------------------------------------------------------------------------
+
+
+class SessionCommand(Command):
+    """Base: about one session.  `grant` is the lock by which the asker holds it."""
+
+    __slots__ = ("grant", "session_id")
+
+    def __init__(self, entity_id: int, session_id: str, grant: int, context: object = None) -> None:
+        super().__init__(entity_id, context)
+        self.session_id = session_id
+        self.grant = grant
+
+
+class RenewSession(SessionCommand):
+    """Prolong a session's lock.  Reply: until when (UTC, ms)."""
+
+    __slots__ = ()
+
+
+class GetSessionState(SessionCommand):
+    """Reply: the state, bytes or None."""
+
+    __slots__ = ()
+
+
+class SetSessionState(SessionCommand):
+    """Reply: None."""
+
+    __slots__ = ("state",)
+
+    def __init__(
+        self,
+        entity_id: int,
+        session_id: str,
+        grant: int,
+        state: bytes | None,
+        context: object = None,
+    ) -> None:
+        super().__init__(entity_id, session_id, grant, context)
+        self.state = state
+
+
+class ListSessions(Command):
+    """Sessions with messages or state.  Reply: their ids, sorted, a page of them.
+
+    `updated_since_ms` (UTC) keeps only those whose state changed after it; NEVER_MS asks for all.
+    """
+
+    __slots__ = ("skip", "top", "updated_since_ms")
+
+    def __init__(
+        self, entity_id: int, updated_since_ms: int, skip: int, top: int, context: object = None
+    ) -> None:
+        super().__init__(entity_id, context)
+        self.updated_since_ms = updated_since_ms
+        self.skip = skip
+        self.top = top
+
+
+# --- rules ------------------------------------------------------------------------------------
+
+
+class AddRule(Command):
+    """Give a subscription one more rule.  Reply: None."""
+
+    __slots__ = ("description",)
+
+    def __init__(
+        self, entity_id: int, description: "RuleDescription", context: object = None
+    ) -> None:
+        super().__init__(entity_id, context)
+        self.description = description
+
+
+class RemoveRule(Command):
+    """Reply: None."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, entity_id: int, name: str, context: object = None) -> None:
+        super().__init__(entity_id, context)
+        self.name = name
+
+
+class ListRules(Command):
+    """Reply: a page of RuleDescriptions, in order of their names."""
+
+    __slots__ = ("skip", "top")
+
+    def __init__(self, entity_id: int, skip: int, top: int, context: object = None) -> None:
+        super().__init__(entity_id, context)
+        self.skip = skip
+        self.top = top
+
+
+# --- many messages at once --------------------------------------------------------------------
+
+
+class Selection:
+    """Which messages of a part a request is about; every condition must hold."""
+
+    __slots__ = ("before_ms", "expression", "from_sequence_number", "session_id", "states")
+
+    def __init__(self) -> None:
+        self.from_sequence_number = 0
+        self.before_ms = NEVER_MS  # enqueued before this (UTC)
+        self.session_id: str | None = None
+        self.states: list[int] = []  # empty: any
+        self.expression = ""  # a SQL filter; empty: none
+
+
+class SelectionCommand(Command):
+    """Base: about many messages of one part, `count` at most.  Reply: Selected."""
+
+    __slots__ = ("count", "selection", "subqueue")
+
+    def __init__(
+        self,
+        entity_id: int,
+        subqueue: int,
+        selection: Selection,
+        count: int,
+        context: object = None,
+    ) -> None:
+        super().__init__(entity_id, context)
+        self.subqueue = subqueue
+        self.selection = selection
+        self.count = count
+
+
+class DeleteMessages(SelectionCommand):
+    """Remove messages that nobody has locked, oldest first.
+
+    The SDKs' batch delete asks for active messages before a time; `selection` says more (ours).
+    """
+
+    __slots__ = ()
+
+
+class Browse(SelectionCommand):
+    """Ours: peek at what a selection says."""
+
+    __slots__ = ()
+
+
+class Undefer(SelectionCommand):
+    """Ours: deferred messages become active again in their old place."""
+
+    __slots__ = ("sequence_numbers",)
+
+    def __init__(
+        self,
+        entity_id: int,
+        subqueue: int,
+        selection: Selection,
+        count: int,
+        context: object = None,
+    ) -> None:
+        super().__init__(entity_id, subqueue, selection, count, context)
+        # Just these, all or none, if there are any; then the selection does not count.
+        self.sequence_numbers: list[int] = []
+
+
+class Resubmit(SelectionCommand):
+    """Ours: dead letters go back to the entity they are in, as new messages."""
+
+    __slots__ = ()
+
+
 class Delivered:
     """A message handed out, with its body at hand."""
 
@@ -134,6 +311,17 @@ class Delivered:
         self.message = message
         self.body = body
         self.locked_until_utc_ms = locked_until_utc_ms  # 0 when not locked
+
+
+class Selected:
+    """What became of a request about many messages."""
+
+    __slots__ = ("count", "delivered", "next_sequence_number")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.delivered: list[Delivered] = []  # what was browsed
+        self.next_sequence_number = 0  # where to go on; 0 = everything has been looked at
 
 
 class Reply:

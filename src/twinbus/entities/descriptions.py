@@ -1,4 +1,7 @@
-"""What a queue is told to be: its name and its settings, checked.
+"""What an entity is told to be: its name and its settings, checked.
+
+Queues, topics and subscriptions share one set of settings; each kind has its own selection of them
+(`SETTINGS`), and what is not among them is refused.
 
 Properties are those of Service Bus, with units in the names: durations are whole milliseconds and
 NEVER_MS stands for "forever".  Every value is checked when a description is made, so nobody behind
@@ -10,11 +13,11 @@ Never gives a setting a meaning: that is the queue's.
 
 import json
 import re
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Final
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import ClassVar, Final, Self, TypeVar
 
 from twinbus.entities.message import NEVER_MS
-from twinbus.errors import ArgumentInvalid, ArgumentOutOfRange, NotSupported
+from twinbus.errors import ArgumentInvalid, ArgumentOutOfRange, NotSupported, QuotaExceeded
 from twinbus.limits import (
     AUTO_DELETE_MS_MIN,
     DELIVERY_COUNT_MAX_DEFAULT,
@@ -29,6 +32,9 @@ from twinbus.limits import (
     MESSAGE_SIZE_BYTES_MAX,
     QUEUE_SIZE_MEGABYTES_DEFAULT,
     QUEUE_SIZE_MEGABYTES_MAX,
+    SHARED_ACCESS_CHARS_MAX,
+    SHARED_ACCESS_RULES_MAX,
+    SUBSCRIPTION_NAME_CHARS_MAX,
     TIME_TO_LIVE_MS_MIN,
     USER_METADATA_CHARS_MAX,
 )
@@ -45,16 +51,53 @@ FIXED_AT_CREATION: Final = (
     "enable_partitioning",
 )
 MESSAGE_SIZE_KILOBYTES_MAX: Final = MESSAGE_SIZE_BYTES_MAX // 1_024
+RIGHTS: Final = ("Listen", "Manage", "Send")
+_STAMPS: Final = frozenset(("created_utc_ms", "updated_utc_ms"))
+
+
+@dataclass(frozen=True)
+class SharedAccessRule:
+    """An authorization rule of an entity, as its description carries it."""
+
+    name: str
+    rights: tuple[str, ...]  # out of Listen, Manage, Send
+    primary_key: str = field(repr=False)
+    secondary_key: str = field(repr=False)
+    created_utc_ms: int = 0
+    modified_utc_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.name) <= SHARED_ACCESS_CHARS_MAX or not self.name.isprintable():
+            raise ArgumentInvalid(
+                f"An authorization rule's name has 1 to {SHARED_ACCESS_CHARS_MAX} characters."
+            )
+        if not self.rights or not set(self.rights) <= set(RIGHTS):
+            raise ArgumentInvalid(
+                f"The rights of an authorization rule are some of {', '.join(RIGHTS)}."
+            )
+        for key in (self.primary_key, self.secondary_key):
+            if not 1 <= len(key) <= SHARED_ACCESS_CHARS_MAX:
+                raise ArgumentInvalid(
+                    f"A key of an authorization rule has 1 to {SHARED_ACCESS_CHARS_MAX} characters."
+                )
 
 
 @dataclass(frozen=True)
 class QueueDescription:
     """The settings of one queue.  Changed by `dataclasses.replace`, which checks again."""
 
+    KIND: ClassVar[str] = "queue"
+    # Settings that other kinds have and queues lack.
+    FOREIGN: ClassVar[frozenset[str]] = frozenset(
+        ("dead_lettering_on_filter_evaluation_exceptions", "filtering_messages_before_publishing")
+    )
+
     lock_duration_ms: int = LOCK_DURATION_MS_DEFAULT
     max_delivery_count: int = DELIVERY_COUNT_MAX_DEFAULT
     default_time_to_live_ms: int = NEVER_MS
     dead_lettering_on_message_expiration: bool = False
+    dead_lettering_on_filter_evaluation_exceptions: bool = True
+    filtering_messages_before_publishing: bool = False
     requires_session: bool = False
     requires_duplicate_detection: bool = False
     duplicate_detection_window_ms: int = DUPLICATE_WINDOW_MS_DEFAULT
@@ -69,6 +112,7 @@ class QueueDescription:
     forward_dead_lettered_messages_to: str | None = None
     auto_delete_on_idle_ms: int = NEVER_MS
     user_metadata: str | None = None
+    authorization_rules: tuple[SharedAccessRule, ...] = ()
     created_utc_ms: int = 0  # UTC; the store's to set, as is the next one
     updated_utc_ms: int = 0
 
@@ -110,36 +154,47 @@ class QueueDescription:
         for target in (self.forward_to, self.forward_dead_lettered_messages_to):
             if target is not None:
                 validate_name(target)
+        if len(self.authorization_rules) > SHARED_ACCESS_RULES_MAX:
+            raise QuotaExceeded(
+                f"An entity has at most {SHARED_ACCESS_RULES_MAX} authorization rules."
+            )
+        if len({rule.name for rule in self.authorization_rules}) < len(self.authorization_rules):
+            raise ArgumentInvalid("Two authorization rules have the same name.")
 
     def to_json(self) -> str:
         """The same text for the same description, always."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str) -> "QueueDescription":
+    def from_json(cls, text: str) -> Self:
         """Read what `to_json` of this or a newer version wrote."""
         values = json.loads(text)
-        known = {field.name for field in fields(cls)}
-        return _made({key: value for key, value in values.items() if key in known})
+        known = {each.name for each in fields(cls)}
+        return _made(cls, {key: value for key, value in values.items() if key in known})
 
     @classmethod
-    def from_mapping(cls, values: dict[str, object]) -> "QueueDescription":
+    def settings(cls) -> frozenset[str]:
+        """The names of the settings that this kind of entity has."""
+        return frozenset(each.name for each in fields(cls)) - cls.FOREIGN - _STAMPS
+
+    @classmethod
+    def from_mapping(cls, values: dict[str, object]) -> Self:
         """Read what a user wrote: properties by name, of which every one must be known."""
-        known = {field.name for field in fields(cls)} - {"created_utc_ms", "updated_utc_ms"}
+        known = cls.settings()
         for key in values:
             if key not in known:
                 raise ArgumentInvalid(
-                    f"'{str(key)[:64]}' is no property of a queue; "
+                    f"'{str(key)[:64]}' is no property of a {cls.KIND}; "
                     f"properties are {', '.join(sorted(known))}."
                 )
-        return _made(values)
+        return _made(cls, values)
 
-    def stamped(self, created_utc_ms: int, updated_utc_ms: int) -> "QueueDescription":
-        """The same description with the times of its queue."""
+    def stamped(self, created_utc_ms: int, updated_utc_ms: int) -> Self:
+        """The same description with the times of its entity."""
         return replace(self, created_utc_ms=created_utc_ms, updated_utc_ms=updated_utc_ms)
 
     def check_update(self, newer: "QueueDescription") -> None:
-        """Refuse to change what is fixed when a queue is created."""
+        """Refuse to change what is fixed when an entity is created."""
         for name in FIXED_AT_CREATION:
             before: object = getattr(self, name)
             after: object = getattr(newer, name)
@@ -150,33 +205,83 @@ class QueueDescription:
 
 def refuse_unsupported(description: QueueDescription) -> None:
     """Refuse what is described but not built yet, so that nothing is silently ignored."""
-    refused = {
-        "requires_session": description.requires_session,
-        "requires_duplicate_detection": description.requires_duplicate_detection,
-        "enable_partitioning": description.enable_partitioning,
-        "forward_to": description.forward_to is not None,
-        "forward_dead_lettered_messages_to": (
-            description.forward_dead_lettered_messages_to is not None
-        ),
-        "auto_delete_on_idle_ms": description.auto_delete_on_idle_ms != NEVER_MS,
-    }
-    for name, is_set in refused.items():
-        if is_set:
-            raise NotSupported(f"{name} is not supported by this version; leave it unset.")
+    if description.enable_partitioning:
+        raise NotSupported("enable_partitioning is not supported by this version; leave it unset.")
 
 
-def _made(values: dict[str, object]) -> QueueDescription:
+@dataclass(frozen=True)
+class TopicDescription(QueueDescription):
+    """The settings of one topic."""
+
+    KIND: ClassVar[str] = "topic"
+    FOREIGN: ClassVar[frozenset[str]] = frozenset(
+        (
+            "lock_duration_ms",
+            "max_delivery_count",
+            "dead_lettering_on_message_expiration",
+            "dead_lettering_on_filter_evaluation_exceptions",
+            "requires_session",
+            "forward_to",
+            "forward_dead_lettered_messages_to",
+        )
+    )
+
+
+@dataclass(frozen=True)
+class SubscriptionDescription(QueueDescription):
+    """The settings of one subscription.  What it lacks it takes from its topic."""
+
+    KIND: ClassVar[str] = "subscription"
+    FOREIGN: ClassVar[frozenset[str]] = frozenset(
+        (
+            "requires_duplicate_detection",
+            "duplicate_detection_window_ms",
+            "max_size_megabytes",
+            "max_message_size_kilobytes",
+            "enable_partitioning",
+            "enable_express",
+            "support_ordering",
+            "filtering_messages_before_publishing",
+            "authorization_rules",
+        )
+    )
+
+
+DESCRIPTIONS: Final[dict[str, type[QueueDescription]]] = {
+    "queue": QueueDescription,
+    "topic": TopicDescription,
+    "subscription": SubscriptionDescription,
+}
+
+D = TypeVar("D", bound=QueueDescription)
+
+
+def _made(cls: type[D], values: dict[str, object]) -> D:
     """A description of values whose types nobody has checked."""
-    for field in fields(QueueDescription):
-        value = values.get(field.name, field.default)
-        if field.default is None:
+    made = dict(values)
+    for each in fields(cls):
+        value = values.get(each.name, each.default)
+        if each.name == "authorization_rules":
+            made[each.name] = _made_rules(value)
+            continue
+        if each.default is None:
             fits = value is None or isinstance(value, str)
         else:
-            fits = type(value) is type(field.default)  # True is an int, but no duration
+            fits = type(value) is type(each.default)  # True is an int, but no duration
         if not fits:
-            expected = "text" if field.default is None else type(field.default).__name__
-            raise ArgumentInvalid(f"{field.name} is {str(value)[:64]!r}, which is not {expected}.")
-    return QueueDescription(**values)  # type: ignore[arg-type]  # checked above
+            expected = "text" if each.default is None else type(each.default).__name__
+            raise ArgumentInvalid(f"{each.name} is {str(value)[:64]!r}, which is not {expected}.")
+    return cls(**made)  # type: ignore[arg-type]  # checked above
+
+
+def _made_rules(value: object) -> tuple[SharedAccessRule, ...]:
+    rules: list[SharedAccessRule] = []
+    for entry in value if isinstance(value, list | tuple) else ():
+        if isinstance(entry, SharedAccessRule):
+            rules.append(entry)
+        else:
+            rules.append(SharedAccessRule(**{**entry, "rights": tuple(entry["rights"])}))
+    return tuple(rules)
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:
@@ -214,6 +319,27 @@ def validate_name(name: str) -> None:
             f"The entity name '{shown}' has the segment 'Subscriptions', "
             "which addresses a topic's subscription."
         )
+
+
+SUBSCRIPTIONS: Final = "/Subscriptions/"
+
+
+def validate_subscription_name(name: str) -> None:
+    """A subscription's own name: one path segment, shorter than others."""
+    shown = name[:64]
+    if not 1 <= len(name) <= SUBSCRIPTION_NAME_CHARS_MAX:
+        raise ArgumentOutOfRange(
+            f"The subscription name '{shown}' has {len(name)} characters; "
+            f"allowed are 1 to {SUBSCRIPTION_NAME_CHARS_MAX}."
+        )
+    if "/" in name:
+        raise ArgumentInvalid(f"The subscription name '{shown}' must not contain a slash.")
+    validate_name(name)
+
+
+def subscription_path(topic: str, subscription: str) -> str:
+    """Under which name a topic's subscription is kept, addressed and shown."""
+    return f"{topic}{SUBSCRIPTIONS}{subscription}"
 
 
 # --- ISO 8601 durations -----------------------------------------------------------------------

@@ -25,13 +25,13 @@ class Fact:
 
 
 class EntityCreated(Fact):
-    """A queue exists, or its description changed.  `description` is its JSON."""
+    """An entity exists, or its description changed.  `description` is its JSON."""
 
     __slots__ = ("description", "kind", "name")
 
     def __init__(self, entity_id: int, kind: str, name: str, description: str) -> None:
         super().__init__(entity_id)
-        self.kind = kind  # "queue"; "topic", "subscription", "rule" later
+        self.kind = kind  # "queue", "topic", "subscription" or "rule"
         self.name = name
         self.description = description
 
@@ -101,17 +101,27 @@ class Unlocked(Fact):
 
 
 class DeadLettered(Fact):
-    """A message moved from the main part to the dead-letter queue, keeping its number."""
+    """A message moved to a dead-letter queue of its entity, keeping its number.
 
-    __slots__ = ("delivery_count", "overlay", "sequence_number")
+    From the main part to `subqueue`, or from the dead-letter queue to the transfer dead-letter
+    queue: always to a higher one.
+    """
+
+    __slots__ = ("delivery_count", "overlay", "sequence_number", "subqueue")
 
     def __init__(
-        self, entity_id: int, sequence_number: int, delivery_count: int, overlay: Overlay
+        self,
+        entity_id: int,
+        sequence_number: int,
+        delivery_count: int,
+        overlay: Overlay,
+        subqueue: int = DEAD_LETTER,
     ) -> None:
         super().__init__(entity_id)
         self.sequence_number = sequence_number
         self.delivery_count = delivery_count
         self.overlay = overlay
+        self.subqueue = subqueue
 
 
 class Activated(Fact):
@@ -132,3 +142,108 @@ class Activated(Fact):
         self.new_sequence_number = new_sequence_number
         self.enqueued_ms = enqueued_ms
         self.expires_ms = expires_ms
+
+
+class Rescheduled(Fact):
+    """A locked or deferred message waits until a time before it is active again (ours)."""
+
+    __slots__ = ("delivery_count", "due_ms", "overlay", "sequence_number")
+
+    def __init__(
+        self,
+        entity_id: int,
+        sequence_number: int,
+        delivery_count: int,
+        due_ms: int,
+        overlay: Overlay | None,
+    ) -> None:
+        super().__init__(entity_id)
+        self.sequence_number = sequence_number
+        self.delivery_count = delivery_count
+        self.due_ms = due_ms  # UTC
+        self.overlay = overlay
+
+
+class SessionStateSet(Fact):
+    """A session's state is now this; None when it has none."""
+
+    __slots__ = ("session_id", "state", "updated_ms")
+
+    def __init__(
+        self, entity_id: int, session_id: str, state: bytes | None, updated_ms: int
+    ) -> None:
+        super().__init__(entity_id)
+        self.session_id = session_id
+        self.state = state
+        self.updated_ms = updated_ms  # UTC
+
+
+class IdsSeen(Fact):
+    """Message ids that duplicate detection must remember, as digests of 16 bytes each."""
+
+    __slots__ = ("digests", "seen_ms")
+
+    def __init__(self, entity_id: int, seen_ms: int, digests: bytes) -> None:
+        super().__init__(entity_id)
+        self.seen_ms = seen_ms  # UTC
+        self.digests = digests
+
+
+class FannedOut(Fact):
+    """One message of a topic is in these subscriptions now; its body is written once.
+
+    `entity_id` is the topic, `sequence_number` the number the topic gave the message.  All
+    `messages` share their body and each belongs to the subscription at the same place in
+    `subscription_ids`.
+    """
+
+    __slots__ = ("messages", "sequence_number", "subscription_ids")
+
+    def __init__(
+        self,
+        entity_id: int,
+        sequence_number: int,
+        subscription_ids: list[int],
+        messages: list[Message],
+    ) -> None:
+        super().__init__(entity_id)
+        self.sequence_number = sequence_number
+        self.subscription_ids = subscription_ids
+        self.messages = messages
+
+
+class LastNumber(Fact):
+    """The highest sequence number an entity has given out, where no other fact says so."""
+
+    __slots__ = ("sequence_number",)
+
+    def __init__(self, entity_id: int, sequence_number: int) -> None:
+        super().__init__(entity_id)
+        self.sequence_number = sequence_number
+
+
+class Together(Fact):
+    """Facts that are true only together: they are written into one frame.
+
+    A frame is whole or not there at all, so nothing but the facts themselves goes to disk.
+    """
+
+    __slots__ = ("facts",)
+
+    def __init__(self, facts: list[Fact]) -> None:
+        super().__init__(0)
+        self.facts = facts
+
+
+def gather(facts: list[Fact], mark: int) -> None:
+    """Make one `Together` of everything that was stated since `mark`, the length it had then."""
+    if len(facts) - mark < 2:
+        return
+    together: list[Fact] = []
+    for fact in facts[mark:]:
+        if isinstance(fact, Together):
+            together.extend(fact.facts)
+        else:
+            together.append(fact)
+    del facts[mark:]
+    facts.append(Together(together))

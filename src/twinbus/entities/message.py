@@ -24,7 +24,14 @@ class Overlay:
     `properties` is an AMQP map (opaque here) of application properties to set on delivery.
     """
 
-    __slots__ = ("description", "properties", "reason", "source")
+    __slots__ = (
+        "description",
+        "enqueued_sequence_number",
+        "hop_count",
+        "properties",
+        "reason",
+        "source",
+    )
 
     def __init__(
         self,
@@ -32,11 +39,16 @@ class Overlay:
         description: str | None = None,
         source: str | None = None,
         properties: bytes | None = None,
+        hop_count: int = 0,
+        enqueued_sequence_number: int = 0,
     ) -> None:
         self.reason = reason
         self.description = description
-        self.source = source
+        self.source = source  # the entity where it was dead-lettered, if it was moved since
         self.properties = properties
+        self.hop_count = hop_count  # how often it has been forwarded
+        # The number that the entity it was first sent to gave it; 0 = the one it has.
+        self.enqueued_sequence_number = enqueued_sequence_number
 
 
 def merge_overlays(older: Overlay | None, newer: Overlay | None) -> Overlay | None:
@@ -52,6 +64,8 @@ def merge_overlays(older: Overlay | None, newer: Overlay | None) -> Overlay | No
         newer.description if newer.description is not None else older.description,
         newer.source if newer.source is not None else older.source,
         newer.properties if newer.properties is not None else older.properties,
+        newer.hop_count or older.hop_count,
+        newer.enqueued_sequence_number or older.enqueued_sequence_number,
     )
 
 
@@ -103,6 +117,7 @@ class NewMessage:
     __slots__ = (
         "body",
         "message_id",
+        "overlay",
         "partition_key",
         "scheduled_ms",
         "session_id",
@@ -121,6 +136,8 @@ class NewMessage:
         self.body = body
         self.time_to_live_ms = time_to_live_ms
         self.scheduled_ms = scheduled_ms  # UTC; 0 = now
-        self.message_id = message_id  # only filled where duplicate detection needs it
+        # These three only where the entity has a use for them: reading them takes time.
+        self.message_id = message_id
         self.session_id = session_id
         self.partition_key = partition_key
+        self.overlay: Overlay | None = None  # what a forwarded message brings along
