@@ -1,36 +1,81 @@
 """A seeded workload on a store, and what may be found after the power was cut.
 
-The workload drives queues, commits and background tasks in a random order, all interleavings
-included that the loop, the commit thread and the maintenance thread could produce.  After every
-commit it notes down the whole state; a recovered store must be in exactly the last noted state, or
-in the one that the commit in flight would have led to.
+The workload drives entities of all kinds, commits and background tasks in a random order, all
+interleavings included that the loop, the commit thread and the maintenance thread could produce.
+After every commit it notes down the whole state; a recovered store must be in exactly the last
+noted state, or in the one that the commit in flight would have led to.
 """
 
 import random
 from dataclasses import replace
+from uuid import UUID
 
 from twinbus.clock import Now
 from twinbus.entities.commands import ABANDON, COMPLETE, DEAD_LETTER, DEFER, PEEK_LOCK, RELEASE
-from twinbus.entities.descriptions import QueueDescription
+from twinbus.entities.descriptions import (
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from twinbus.entities.duplicates import DIGEST_SIZE, ENTRY_SIZE, digest_of
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTER_QUEUE
-from twinbus.entities.facts import MAIN
+from twinbus.entities.facts import MAIN, TRANSFER_DEAD_LETTER, gather
+from twinbus.entities.fields import Changes, Fields
 from twinbus.entities.message import DEFERRED, SCHEDULED, Message, NewMessage, Overlay
 from twinbus.entities.queue import Queue
+from twinbus.entities.rules import (
+    SQL,
+    ActionDescription,
+    FilterDescription,
+    RuleDescription,
+    default_rule,
+)
+from twinbus.entities.sessions import SessionLock, SessionQueue
+from twinbus.entities.topic import Topic
+from twinbus.errors import SessionCannotBeLocked, SessionLockLost
 from twinbus.storage.disk import Disk
 from twinbus.storage.maintenance import FinishSnapshot
 from twinbus.storage.store import Commit, Store, Task
 
-SEGMENT_SIZE = 8_192
+SEGMENT_SIZE = 12_288
 SALT = 0x5EED
 CACHE_BYTES = 4_096  # so small that bodies come from the disk most of the time
 START = Now(utc_ms=1_700_000_000_000, mono_ms=50_000)
+
+LOCK_MS = 5_000
+WINDOW_MS = 604_800_000  # of duplicate detection: longer than any test
+SESSIONS = ["", "günther", "ada"]
+PARTS = (MAIN, DEAD_LETTER_QUEUE, TRANSFER_DEAD_LETTER)
 
 Entry = tuple[object, ...]
 Overview = dict[str, list[Entry]]
 
 
+class ShortCodec:
+    """Messages of this workload are no AMQP: a number, a colon and noise."""
+
+    def read_fields(self, stored: bytes) -> Fields:
+        return Fields({}, {"number": int(stored.partition(b":")[0])})
+
+    def read_keys(self, stored: bytes) -> tuple[str | None, str | None, str | None]:
+        return None, None, None
+
+    def read_properties(self, encoded: bytes) -> dict[str, object]:
+        return {}
+
+    def rewrite(self, stored: bytes, changes: Changes) -> bytes:
+        return stored + b"!"
+
+    def new_id(self) -> UUID:
+        return UUID(int=1)
+
+
 def open_store(disk: Disk, now: Now = START) -> Store:
-    return Store.open(disk, now, SALT, SEGMENT_SIZE, CACHE_BYTES)
+    store = Store.open(disk, now, SALT, SEGMENT_SIZE, CACHE_BYTES)
+    for queue in store.entities.values():
+        if isinstance(queue, Topic):
+            queue.codec = ShortCodec()
+    return store
 
 
 def messages_of(queue: Queue, subqueue: int) -> list[Message]:
@@ -48,32 +93,62 @@ def overview(store: Store) -> Overview:
     for queue in store.entities.values():
         counts = queue.counts()
         entries: list[Entry] = [
-            (queue.entity_id, queue.description, queue.last_sequence_number),
+            (queue.entity_id, queue.kind, queue.topic_id, queue.description),
+            (queue.last_sequence_number,),
             (counts.active, counts.deferred, counts.scheduled, counts.dead_letter),
-            (counts.size_bytes,),
+            (counts.transfer_dead_letter, counts.size_bytes),
+            (ids_of(queue),),
         ]
-        for subqueue in (MAIN, DEAD_LETTER_QUEUE):
+        if isinstance(queue, Topic):
+            entries.append((sorted(queue.subscriptions),))
+        if isinstance(queue, SessionQueue):
+            entries.append((sorted(queue.session_states()),))
+        for subqueue in PARTS:
             messages = messages_of(queue, subqueue)
+            # Whoever holds a session does not survive, and neither do locks inside it.
+            locks = not (isinstance(queue, SessionQueue) and subqueue == MAIN)
             for message, body in zip(messages, store.read_bodies(messages), strict=True):
-                entries.append((subqueue, *_entry(message), body))
+                entries.append((subqueue, *_entry(message, locks), body))
         found[queue.name] = entries
+    for rule in store.rules.values():
+        subscription = store.entities[rule.subscription_id]
+        found[f"{subscription.name}/{rule.description.name}"] = [
+            (rule.rule_id, rule.description.to_json())
+        ]
     return found
 
 
-def _entry(message: Message) -> Entry:
+def ids_of(queue: Queue) -> list[bytes]:
+    """What duplicate detection remembers, with the times."""
+    found: list[bytes] = []
+    place = 0 if queue.history is not None else -1
+    while queue.history is not None and place >= 0:
+        entries, place = queue.history.piece(place)
+        found += [entries[at : at + ENTRY_SIZE] for at in range(0, len(entries), ENTRY_SIZE)]
+    return sorted(found)
+
+
+def _entry(message: Message, locks: bool) -> Entry:
     overlay = message.overlay
     assert message.state <= SCHEDULED
     return (
         message.sequence_number,
         message.state,
         message.delivery_count,
-        message.grant,
+        message.grant if locks else 0,
         message.enqueued_ms,
         message.expires_ms,
         message.session_id,
         None
         if overlay is None
-        else (overlay.reason, overlay.description, overlay.source, overlay.properties),
+        else (
+            overlay.reason,
+            overlay.description,
+            overlay.source,
+            overlay.properties,
+            overlay.hop_count,
+            overlay.enqueued_sequence_number,
+        ),
     )
 
 
@@ -101,8 +176,52 @@ class Workload:
         self._commit: Commit | None = None
         self._task: Task | None = None
         self._sent = seed * 1_000_000
+        self._held: dict[int, SessionLock] = {}  # entity id → the session that somebody has
         if not store.entities:
-            store.create_queue("First", QueueDescription(lock_duration_ms=5_000))
+            store.create_entity("queue", "First", QueueDescription(lock_duration_ms=LOCK_MS))
+        if seed % 2:  # the others stay with queues, as logs of the first versions had them
+            self._make_all_kinds()
+
+    def _make_all_kinds(self) -> None:
+        store = self.store
+        if "once" not in store.names:
+            seen_once = QueueDescription(
+                requires_duplicate_detection=True,
+                duplicate_detection_window_ms=WINDOW_MS,
+                lock_duration_ms=LOCK_MS,
+            )
+            store.create_entity("queue", "Once", seen_once)
+        if "steps" not in store.names:
+            in_sessions = QueueDescription(requires_session=True, lock_duration_ms=LOCK_MS)
+            store.create_entity("queue", "Steps", in_sessions)
+        if "news" not in store.names:
+            self._make_topic()
+
+    def _make_topic(self) -> None:
+        """A topic with three subscriptions: one gets all, one also a changed copy, one sessions."""
+        store = self.store
+        mark = len(store.facts)
+        described = TopicDescription(
+            requires_duplicate_detection=True, duplicate_detection_window_ms=WINDOW_MS
+        )
+        topic = store.create_entity("topic", "News", described)
+        assert isinstance(topic, Topic)
+        topic.codec = ShortCodec()
+        gather(store.facts, mark)
+        for name in ("all", "some", "steps"):
+            mark = len(store.facts)
+            settings = SubscriptionDescription(
+                lock_duration_ms=LOCK_MS, requires_session=name == "steps"
+            )
+            subscription = store.create_entity(
+                "subscription", f"News/Subscriptions/{name}", settings
+            )
+            store.create_rule(subscription.entity_id, default_rule())
+            if name == "some":
+                odd = FilterDescription(SQL, "number % 3 = 1")
+                changed = RuleDescription("changed", odd, ActionDescription("SET mark = 1"))
+                store.create_rule(subscription.entity_id, changed)
+            gather(store.facts, mark)
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -191,45 +310,153 @@ class Workload:
             self._change_entities()
         queue = rng.choice(list(self.store.entities.values()))
         queue.tick(now)
+        if isinstance(queue, Topic):
+            rng.choice([self._publish, self._publish, self._fan_out_due, self._cancel])(queue)
+            return
         often = [self._send, self._receive, self._settle]
-        action = rng.choice([*often, *often, self._cancel, self._deferred, self._take])
-        action(queue)
+        rare = [self._cancel, self._deferred, self._take, self._undefer, self._transfer]
+        if isinstance(queue, SessionQueue):
+            rare += [self._set_state, self._set_state]
+            often = [self._hold, *often]
+        elif queue.kind == "queue":  # copies in subscriptions have their bodies in common
+            rare.append(self._forward)
+        rng.choice([*often, *often, *rare])(queue)
 
     def _change_entities(self) -> None:
         store = self.store
-        names = list(store.names)
+        queues = [each for each in store.entities.values() if each.kind == "queue"]
         choice = self.rng.random()
         if choice < 0.4:
             name = f"Queue-{self.rng.randrange(100)}"
-            if name.lower() not in names:
-                store.create_queue(name, QueueDescription(lock_duration_ms=5_000))
-        elif choice < 0.7 and len(names) > 1:
-            store.delete_queue(store.names[self.rng.choice(names)])
+            if name.lower() not in store.names:
+                store.create_entity("queue", name, QueueDescription(lock_duration_ms=LOCK_MS))
+        elif choice < 0.6 and len(queues) > 1:
+            store.delete_entity(self.rng.choice(queues).entity_id)
+        elif choice < 0.7 and "news" in store.names:
+            store.delete_entity(store.names["news"])
+        elif choice < 0.8 and "news" not in store.names and "steps" in store.names:
+            self._make_topic()
+        elif choice < 0.9 and store.rules:
+            store.delete_rule(self.rng.choice(list(store.rules)))
         else:
-            entity_id = store.names[self.rng.choice(names)]
-            description = store.entities[entity_id].description
+            queue = self.rng.choice(list(store.entities.values()))
             metadata = str(self.rng.randrange(100))
-            store.update_queue(entity_id, replace(description, user_metadata=metadata))
+            changed = replace(queue.description, user_metadata=metadata)
+            store.update_entity(queue.entity_id, changed)
+
+    def _new_message(self, session_id: str | None) -> NewMessage:
+        rng = self.rng
+        self._sent += 1
+        body = b"%d:" % self._sent + rng.randbytes(rng.choice([0, 5, 100, 300, 700]))
+        due = self.now.utc_ms + rng.randrange(1, 3_000) if rng.random() < 0.2 else 0
+        life = 2_000 if rng.random() < 0.1 else 1 << 62
+        message_id = str(self._sent)
+        if rng.random() < 0.3:  # sent once before, most likely; then nothing may come of this one
+            message_id = str(self._sent - rng.randrange(1, 10))
+            body = message_id.encode() + b":" + rng.randbytes(9)
+        return NewMessage(body, life, due, message_id=message_id, session_id=session_id)
 
     def _send(self, queue: Queue) -> None:
-        rng = self.rng
-        if queue.counts().message_count > 40 or not self.store.room_for(2_600):
+        if queue.topic_id or queue.counts().message_count > 40 or not self.store.room_for(2_600):
             return
         messages = []
-        for _ in range(rng.choice([1, 1, 1, 3])):
-            self._sent += 1
-            body = b"%d:" % self._sent + rng.randbytes(rng.choice([0, 5, 100, 300, 700]))
-            due = self.now.utc_ms + rng.randrange(1, 3_000) if rng.random() < 0.2 else 0
-            session = rng.choice(["", "günther"]) if rng.random() < 0.1 else None
-            life = 2_000 if rng.random() < 0.1 else 1 << 62
-            messages.append(NewMessage(body, life, due, session_id=session))
+        for _ in range(self.rng.choice([1, 1, 1, 3])):
+            session = self.rng.choice(SESSIONS) if self.rng.random() < 0.1 else None
+            if isinstance(queue, SessionQueue):
+                session = self.rng.choice(SESSIONS)
+            messages.append(self._new_message(session))
         queue.send(messages, self.now)
 
     def _receive(self, queue: Queue) -> None:
-        queue.lock_next(self._subqueue(), self.rng.randrange(1, 4), self.now)
+        subqueue = self._subqueue()
+        count = self.rng.randrange(1, 4)
+        lock = self._held.get(queue.entity_id)
+        if subqueue != MAIN or not isinstance(queue, SessionQueue):
+            queue.lock_next(subqueue, count, self.now)
+        elif lock is not None:
+            try:
+                queue.lock_next_of(lock.session_id, lock.grant, count, self.now)
+            except SessionLockLost:
+                del self._held[queue.entity_id]
 
     def _take(self, queue: Queue) -> None:
-        queue.take_next(self._subqueue(), 1, self.now)
+        subqueue = self._subqueue()
+        if subqueue != MAIN or not isinstance(queue, SessionQueue):
+            queue.take_next(subqueue, 1, self.now)
+
+    # -- sessions --------------------------------------------------------------------------------
+
+    def _hold(self, queue: Queue) -> None:
+        """Accept a session, or let go of the one that is held."""
+        assert isinstance(queue, SessionQueue)
+        lock = self._held.pop(queue.entity_id, None)
+        if lock is not None:
+            queue.release_session(lock.session_id, lock.grant, self.now)
+            return
+        try:
+            wanted = self.rng.choice([None, None, *SESSIONS])
+            accepted = queue.accept_session(wanted, self.now)
+        except SessionCannotBeLocked:
+            return
+        if accepted is not None:
+            self._held[queue.entity_id] = accepted
+
+    def _set_state(self, queue: Queue) -> None:
+        assert isinstance(queue, SessionQueue)
+        lock = self._held.get(queue.entity_id)
+        if lock is None or not self.store.room_for(600):
+            return
+        state = self.rng.choice([None, b"", self.rng.randbytes(50), self.rng.randbytes(500)])
+        try:
+            queue.set_session_state(lock.session_id, lock.grant, state, self.now)
+        except SessionLockLost:
+            del self._held[queue.entity_id]
+
+    # -- topics, and what moves from one entity to another ---------------------------------------
+
+    def _publish(self, topic: Queue) -> None:
+        assert isinstance(topic, Topic)
+        waiting = [each.counts().message_count for each in topic.subscriptions.values()]
+        if max(waiting, default=0) > 40 or not self.store.room_for(2_600):
+            return
+        topic.send([self._new_message(self.rng.choice(SESSIONS))], self.now)
+
+    def _fan_out_due(self, topic: Queue) -> None:
+        assert isinstance(topic, Topic)
+        if self.store.room_for(2_600):
+            due = topic.take_due(1, self.now)
+            if not due:
+                return
+            topic.fan_out_due(due, self.store.read_bodies(due), self.now)
+
+    def _forward(self, queue: Queue) -> None:
+        """Into another queue, in one step: never in both, never in none."""
+        targets = [
+            each
+            for each in self.store.entities.values()
+            if each.kind == "queue" and each.history is None and each is not queue
+        ]
+        targets = [each for each in targets if not isinstance(each, SessionQueue)]
+        if not targets or not self.store.room_for(1_500):
+            return
+        facts = self.store.facts
+        mark = len(facts)
+        found = queue.take_ready(MAIN, 1, self.now)
+        if found:
+            new = NewMessage(self.store.read_bodies(found)[0])
+            number = found[0].sequence_number
+            new.overlay = Overlay(hop_count=1, enqueued_sequence_number=number)
+            self.rng.choice(targets).send([new], self.now)
+            queue.remove(MAIN, found)
+        gather(facts, mark)
+
+    def _transfer(self, queue: Queue) -> None:
+        subqueue = self._subqueue()
+        if subqueue != MAIN or not isinstance(queue, SessionQueue):
+            found = queue.take_ready(subqueue, 1, self.now)
+            queue.dead_letter(subqueue, found, Overlay("moved"), TRANSFER_DEAD_LETTER)
+
+    # -- settling --------------------------------------------------------------------------------
 
     def _settle(self, queue: Queue) -> None:
         subqueue = self._subqueue()
@@ -242,7 +469,10 @@ class Workload:
         changed = self.rng.random() < 0.3
         overlay = Overlay("because", None, None, b"\xc1\x01\x00") if changed else None
         locks = [(m.sequence_number, m.grant) for m in chosen]
-        queue.settle(subqueue, locks, outcome, overlay, self.now)
+        delay_ms = 0
+        if outcome == ABANDON and subqueue == MAIN and not isinstance(queue, SessionQueue):
+            delay_ms = self.rng.choice([0, 1_500])
+        queue.settle(subqueue, locks, outcome, overlay, self.now, delay_ms)
 
     def _cancel(self, queue: Queue) -> None:
         waiting = [m for m in messages_of(queue, MAIN) if m.state == SCHEDULED]
@@ -252,9 +482,14 @@ class Workload:
     def _deferred(self, queue: Queue) -> None:
         waiting = [m for m in messages_of(queue, MAIN) if m.state == DEFERRED and not m.grant]
         waiting = [m for m in waiting if m.expires_ms > self.now.utc_ms]
-        if waiting:
+        if waiting and not isinstance(queue, SessionQueue):
             number = self.rng.choice(waiting).sequence_number
             queue.receive_deferred(MAIN, [number], PEEK_LOCK, self.now)
+
+    def _undefer(self, queue: Queue) -> None:
+        waiting = [m for m in messages_of(queue, MAIN) if m.state == DEFERRED and not m.grant]
+        if waiting:
+            queue.undefer([self.rng.choice(waiting).sequence_number], self.now)
 
     def _subqueue(self) -> int:
         return MAIN if self.rng.random() < 0.8 else DEAD_LETTER_QUEUE
@@ -264,6 +499,7 @@ class Workload:
     def check(self, recovered: Store) -> None:
         """Is this a state that a power cut right now may leave?"""
         found = overview(recovered)
+        check_whole(recovered)
         pending = self.durable if self.pending is None else self.pending
         if self.exact:
             assert found in (self.durable, pending)
@@ -272,3 +508,26 @@ class Workload:
         invented = bodies_of(found) - bodies_of(self.durable) - bodies_of(pending)
         assert not lost
         assert not invented
+
+
+def check_whole(store: Store) -> None:
+    """Was everything that is true only together either written or not?"""
+    places: dict[bytes, str] = {}
+    for queue in store.entities.values():
+        remembered = {entry[:DIGEST_SIZE] for entry in ids_of(queue)}
+        for subqueue in PARTS:
+            messages = messages_of(queue, subqueue)
+            for body in store.read_bodies(messages):
+                if queue.kind == "queue":
+                    assert body not in places, "a message is where it was and where it went"
+                    places[body] = queue.name
+                if queue.history is not None:
+                    message_id = body.partition(b":")[0].decode()
+                    digest = digest_of(NewMessage(b"", message_id=message_id), False)
+                    assert digest in remembered, "a message is here, and its id is not known"
+        if queue.kind == "subscription":
+            topic = store.entities[queue.topic_id]
+            assert isinstance(topic, Topic)
+            assert topic.subscriptions[queue.entity_id] is queue
+    for rule in store.rules.values():
+        assert rule.subscription_id in store.entities

@@ -3,7 +3,7 @@
 What is synced is there, what is not may be there or not, in any combination; the fault model is
 stated in `twinbus.testing.disk`.  Whatever is found, the store opens and holds the state of the
 last finished commit or of the one in flight: nothing lost, nothing back from the dead, nothing
-invented.
+invented.  What is true only together (M-10) is whole or not there at all.
 """
 
 import random
@@ -12,9 +12,14 @@ import pytest
 
 from tests.simulation.store_workload import START, Workload, open_store, overview
 from twinbus.clock import Now
+from twinbus.entities.descriptions import QueueDescription
+from twinbus.entities.facts import MAIN, gather
+from twinbus.entities.message import NewMessage
+from twinbus.storage.log import numbered
+from twinbus.storage.store import Store
 from twinbus.testing import CrashMode, PowerCut, SimDisk
 
-STEPS = 1_400
+STEPS = 1_000
 PARTS = 4
 LATER = Now(START.utc_ms + 1_000_000, START.mono_ms + 1_000_000)
 
@@ -84,6 +89,63 @@ def test_one_power_cut_after_another(seed: int) -> None:
         workload.check(store)
 
 
+GROUPS = 16
+NAMES = ("one", "two", "three")
+
+
+def write_groups(disk: SimDisk, seed: int) -> None:
+    """Groups of sends that belong together, with other sends before and after each."""
+    rng = random.Random(seed)
+    store = open_store(disk)
+    for name in NAMES:
+        store.create_entity("queue", name, QueueDescription())
+    queues = [store.entities[store.names[name]] for name in NAMES]
+    for group in range(GROUPS):
+        for _ in range(rng.randrange(3)):
+            rng.choice(queues).send([NewMessage(rng.randbytes(rng.randrange(900)))], START)
+        mark = len(store.facts)
+        for queue in rng.sample(queues, len(queues)):
+            body = b"group %d:" % group + rng.randbytes(rng.randrange(900))
+            queue.send([NewMessage(body)], START)
+        gather(store.facts, mark)
+        while store.facts and rng.random() < 0.8:
+            commit = store.begin_commit()
+            if commit is not None:
+                commit.write()
+                store.finish_commit(commit)
+            task = store.next_task(START)
+            if task is not None:
+                task.run()
+                store.finish_task(task)
+
+
+def groups_in(store: Store, name: str) -> set[bytes]:
+    queue = store.entities[store.names[name]]
+    bodies = store.read_bodies(queue.messages_from(MAIN, 0, 1_000))
+    return {body.partition(b":")[0] for body in bodies if body.startswith(b"group ")}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_is_true_only_together_is_whole_or_not_there(seed: int) -> None:
+    """M-10: at every operation and in every mode; also where a group needs a new segment."""
+    whole = SimDisk()
+    write_groups(whole, seed)
+    seen = set()
+    for operations in range(whole.operation_count):
+        disk = SimDisk()
+        disk.cut_power_after(operations)
+        with pytest.raises(PowerCut):
+            write_groups(disk, seed)
+        for mode in CrashMode:
+            found = open_store(disk.after_power_cut(random.Random(operations), mode))
+            if NAMES[-1] in found.names:
+                groups = groups_in(found, NAMES[0])
+                assert all(groups_in(found, name) == groups for name in NAMES)
+                seen.add(len(groups))
+            found.close()
+    assert len(seen) > GROUPS // 2
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_restart_gives_the_same_state(seed: int) -> None:
     """Also after an orderly end, with snapshots taken and messages moved in between."""
@@ -100,4 +162,5 @@ def test_restart_gives_the_same_state(seed: int) -> None:
         workload = Workload(store, seed * 100 + life, workload.now)
     names = disk.names()
     assert any(name.endswith(".snapshot") for name in names)
-    assert "0000000001.log" not in names, "nothing was ever reclaimed"
+    segments = numbered(names, ".log")
+    assert len(segments) < segments[-1], "nothing was ever reclaimed"

@@ -6,14 +6,21 @@ place, and never another exception.  Bodies stay on disk; a message only learns 
 
 import struct
 
+from twinbus.entities.duplicates import DIGEST_SIZE, ENTRY_SIZE
 from twinbus.entities.facts import (
+    DEAD_LETTER,
     Activated,
     DeadLettered,
     EntityCreated,
     EntityDeleted,
     Fact,
+    FannedOut,
+    IdsSeen,
+    LastNumber,
     Locked,
     Removed,
+    Rescheduled,
+    SessionStateSet,
     Stored,
     Unlocked,
 )
@@ -25,10 +32,18 @@ from twinbus.storage.records import (
     COUNTERS,
     DEAD_LETTERED,
     DEATH,
+    DELAY,
     ENTITY,
     ENTITY_CREATED,
     ENTITY_DELETED,
+    FAN,
+    FANNED_OUT,
+    HAS_ENQUEUED_NUMBER,
+    HAS_HOP_COUNT,
     HAS_SESSION,
+    ID,
+    IDS_KEPT,
+    IDS_SEEN,
     LAST_NUMBER,
     LOCKED,
     MESSAGE,
@@ -36,17 +51,22 @@ from twinbus.storage.records import (
     NUMBER,
     NUMBER_SIZE,
     OVERLAY,
+    OVERLAY_FIELDS,
     PLACED,
     RECORD,
     RECORD_SIZE,
     REMOVED,
+    RESCHEDULED,
+    SESSION_STATE,
+    STATE,
     STORED,
     SUBQUEUE_MAX,
+    TIME,
     UNLOCK,
     UNLOCKED,
     VERSION,
     Counters,
-    LastNumber,
+    IdsKept,
 )
 
 
@@ -93,6 +113,14 @@ class Decoder:
             return Locked(entity_id, subqueue, first_grant, self._numbers(count))
         if kind == PLACED:
             return Stored(entity_id, subqueue, self._messages(count, True))
+        if kind == IDS_SEEN:
+            seen_ms: int = TIME.unpack_from(data, self._at)[0]
+            self._at += TIME.size
+            return IdsSeen(entity_id, seen_ms, self._bytes(count * DIGEST_SIZE))
+        if kind == IDS_KEPT:
+            return IdsKept(entity_id, self._bytes(count * ENTRY_SIZE))
+        if kind == FANNED_OUT:
+            return self._fanned_out(entity_id, count)
         if count != 1:
             raise self._damaged(start, f"record of kind {kind} occurs {count} times at once")
         return self._rare(kind, subqueue, entity_id, start)
@@ -112,13 +140,23 @@ class Decoder:
             reasons = self._overlay(length)
             if reasons is None:
                 raise self._damaged(start, "dead-lettered without an overlay")
-            return DeadLettered(entity_id, number, delivery_count, reasons)
+            return DeadLettered(entity_id, number, delivery_count, reasons, subqueue or DEAD_LETTER)
         if kind == ACTIVATED:
             number, new_number, enqueued_ms, expires_ms = ACTIVATION.unpack_from(data, self._at)
             self._at += ACTIVATION.size
             return Activated(entity_id, number, new_number, enqueued_ms, expires_ms)
+        if kind == RESCHEDULED:
+            number, due_ms, delivery_count, length = DELAY.unpack_from(data, self._at)
+            self._at += DELAY.size
+            return Rescheduled(entity_id, number, delivery_count, due_ms, self._overlay(length))
+        if kind == SESSION_STATE:
+            return self._session_state(entity_id, start)
+        return self._store_fact(kind, entity_id, start)
+
+    def _store_fact(self, kind: int, entity_id: int, start: int) -> Fact:
+        """What the store itself states: about entities, and in snapshots."""
         if kind == ENTITY_CREATED:
-            kind_length, name_length, description_length = ENTITY.unpack_from(data, self._at)
+            kind_length, name_length, description_length = ENTITY.unpack_from(self._data, self._at)
             self._at += ENTITY.size
             entity_kind = self._bytes(kind_length).decode()
             name = self._bytes(name_length).decode()
@@ -133,6 +171,59 @@ class Decoder:
             next_grant = self._number()
             return Counters(next_grant, self._number())
         raise self._damaged(start, f"record of unknown kind {kind}")
+
+    def _session_state(self, entity_id: int, start: int) -> SessionStateSet:
+        updated_ms, length, session_length, present = STATE.unpack_from(self._data, self._at)
+        if present > 1 or (length and not present):
+            raise self._damaged(start, "a session state that is neither there nor not")
+        self._at += STATE.size
+        session_id = self._bytes(session_length).decode()
+        state = self._bytes(length) if present else None
+        return SessionStateSet(entity_id, session_id, state, updated_ms)
+
+    def _fanned_out(self, entity_id: int, count: int) -> FannedOut:
+        start = self._at
+        sequence_number, length = FAN.unpack_from(self._data, start)
+        body_at = start + FAN.size
+        self._at = body_at + length
+        subscription_ids: list[int] = []
+        messages: list[Message] = []
+        for _ in range(count):
+            subscription_ids.append(ID.unpack_from(self._data, self._at)[0])
+            self._at += ID.size
+            message = self._message()
+            if message.length != length:
+                raise self._damaged(start, "a message that does not fit its shared body")
+            message.length = length  # the same object for all: they are many
+            message.position = self._position + body_at
+            messages.append(message)
+        return FannedOut(entity_id, sequence_number, subscription_ids, messages)
+
+    def _message(self) -> Message:
+        """MESSAGE, session id and overlay, where a body is not next to them."""
+        at = self._at
+        (
+            number,
+            enqueued_ms,
+            expires_ms,
+            grant,
+            length,
+            count,
+            session_length,
+            state,
+            flags,
+            more,
+        ) = MESSAGE.unpack_from(self._data, at)
+        if state > SCHEDULED or flags > HAS_SESSION:
+            raise self._damaged(at, f"message state {state}, flags {flags}")
+        self._at = at + MESSAGE_SIZE
+        message = Message(number, None, length, enqueued_ms, expires_ms, None, state)
+        if session_length or flags:
+            message.session_id = self._session_id(session_length, flags)
+        message.overlay = self._overlay(more)
+        message.grant = grant
+        message.delivery_count = count
+        return message
 
     def _number(self) -> int:
         number: int = NUMBER.unpack_from(self._data, self._at)[0]
@@ -162,7 +253,7 @@ class Decoder:
         end = start + length
         present: int = OVERLAY.unpack_from(self._data, start)[0]
         self._at = start + OVERLAY.size
-        if present > 15:
+        if present > OVERLAY_FIELDS:
             raise self._damaged(start, "an overlay with unknown fields")
         fields: list[bytes | None] = [None, None, None, None]
         for bit in range(4):
@@ -170,6 +261,8 @@ class Decoder:
                 size: int = OVERLAY.unpack_from(self._data, self._at)[0]
                 self._at += OVERLAY.size
                 fields[bit] = self._bytes(size)
+        hop_count = self._number() if present & HAS_HOP_COUNT else 0
+        enqueued_number = self._number() if present & HAS_ENQUEUED_NUMBER else 0
         if self._at != end:
             raise self._damaged(start, "an overlay of the wrong length")
         reason, description, source, properties = fields
@@ -178,6 +271,8 @@ class Decoder:
             None if description is None else description.decode(),
             None if source is None else source.decode(),
             properties,
+            hop_count,
+            enqueued_number,
         )
 
     def _messages(self, count: int, placed: bool) -> list[Message]:

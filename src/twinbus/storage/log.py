@@ -284,6 +284,7 @@ class Commit:
         "_segment",
         "end",
         "fact_count",
+        "kept_bytes",
         "messages",
         "published",
         "size",
@@ -295,6 +296,7 @@ class Commit:
         self._parts = parts
         self.size = size  # bytes of records
         self.fact_count = fact_count
+        self.kept_bytes = 0  # of session states and ids against duplicates
         self.messages: list[Message] = []  # whose bodies become durable with it
         self.published: dict[int, int] = {}  # entity id → highest number that becomes visible
         self.touched: dict[int, bool] = {}  # entity ids, in order

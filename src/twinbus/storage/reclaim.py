@@ -3,9 +3,10 @@
 from typing import Final
 
 from twinbus.clock import Now
-from twinbus.entities.facts import DEAD_LETTER, MAIN, Stored
+from twinbus.entities.facts import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Stored
 from twinbus.entities.message import Message
 from twinbus.storage.disk import Disk
+from twinbus.storage.known import Entities
 from twinbus.storage.log import Log, LogPlace
 from twinbus.storage.maintenance import (
     IDLE_MS,
@@ -28,7 +29,7 @@ from twinbus.storage.maintenance import (
     WriteSlice,
 )
 from twinbus.storage.records import Counters
-from twinbus.storage.recovery import Entities, Recovered
+from twinbus.storage.recovery import Recovered
 from twinbus.storage.snapshot import SLICE_BYTES_MAX, Capture, Census, SnapshotFile
 
 # A snapshot is taken when the log has grown by this many segments, or times its own size.
@@ -51,6 +52,7 @@ class Maintenance:
         self.fact_durable_count = 0
         self.promised = 0  # bytes of messages on their way into the log
         self.stored_count = 0  # messages written since the last census
+        self.kept_bytes = 0  # what else has come for the next snapshot since then
         self.snapshot_room_missing = False
         self._task: Task | None = None
         self._backoff = Backoff()
@@ -202,11 +204,12 @@ class Maintenance:
     def _reserve_wanted(self) -> int:
         """In steps that double, so that it is rarely asked for."""
         messages = self._census.message_count + self.stored_count
-        size = messages * SNAPSHOT_BYTES_PER_MESSAGE * 5 // 4
+        size = messages * SNAPSHOT_BYTES_PER_MESSAGE + self._census.kept_bytes + self.kept_bytes
+        size = size * 5 // 4
         return SLICE_BYTES_MAX << (size // SLICE_BYTES_MAX).bit_length()
 
     def _begin_snapshot(self) -> Task | None:
-        self._capture = Capture(self._entities.by_id, self.durable, self._choose_victims())
+        self._capture = Capture(self._entities, self.durable, self._choose_victims())
         self._complete_from = -1
         self._file = SnapshotFile(
             self._disk, self._log.salt, self._snapshot + 1, self._reserved, self.durable
@@ -238,6 +241,7 @@ class Maintenance:
         self._place = capture.place
         self._census = capture.census
         self.stored_count = 0
+        self.kept_bytes = 0
         live = capture.census.live_bytes
         for number in self._log.segments:
             if number < capture.place.segment and number not in live:
@@ -305,7 +309,7 @@ class Maintenance:
         """Where the message is by now; −1 if nowhere that the queue shows."""
         queue = self._entities.by_id.get(entity_id)
         if queue is not None:
-            for subqueue in (MAIN, DEAD_LETTER):
+            for subqueue in (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER):
                 found = queue.messages_from(subqueue, message.sequence_number, 1)
                 if found and found[0] is message:
                     return subqueue

@@ -7,9 +7,8 @@ Every record begins with the same twelve bytes:
                | kind:B | version:B | subqueue:B | reserved:B | entity_id:I | count:I |
 
 `kind` says what follows, `version` which layout of that kind (all are 1 today), `count` how often
-the repeated part occurs.  A kind's number is never used again for something else.  Kinds 1 to 9
-are facts; 32 and up occur only in snapshots; the rest is free for topics, message sessions,
-duplicate detection and transactions.
+the repeated part occurs.  A kind's number is never used again for something else.  Kinds 1 to 12
+are facts; 32 and up occur only in snapshots, but for 33.
 
     STORED (1)           count × ( MESSAGE, session id, overlay, body )
     REMOVED (2)          count × sequence_number:Q
@@ -19,9 +18,14 @@ duplicate detection and transactions.
     ACTIVATED (6)        ACTIVATION                          count = 1
     ENTITY_CREATED (7)   ENTITY, kind, name, description     count = 1, UTF-8
     ENTITY_DELETED (8)   nothing                             count = 1
+    SESSION_STATE (9)    STATE, session id, state            count = 1
+    IDS_SEEN (10)        seen_ms:q, count × digest:16s
+    FANNED_OUT (11)      FAN, body, count × ( subscription_id:I, MESSAGE, session id, overlay )
+    RESCHEDULED (12)     DELAY, overlay                      count = 1
     PLACED (32)          count × ( MESSAGE, position:Q, session id, overlay )
     LAST_NUMBER (33)     sequence_number:Q                   count = 1
     COUNTERS (34)        next_grant:Q, next_entity_id:Q      count = 1
+    IDS_KEPT (35)        count × ( digest:16s, seen_ms:6s )
 
     MESSAGE    | sequence_number:Q | enqueued_ms:q | expires_ms:q | grant:Q |
                | length:I | delivery_count:I | session_length:H | state:B | flags:B |
@@ -30,10 +34,16 @@ duplicate detection and transactions.
     DEATH      | sequence_number:Q | delivery_count:I | overlay_length:I |
     ACTIVATION | sequence_number:Q | new_sequence_number:Q | enqueued_ms:q | expires_ms:q |
     ENTITY     | kind_length:H | name_length:H | description_length:I |
+    STATE      | updated_ms:q | state_length:I | session_length:H | present:H |
+    FAN        | sequence_number:Q | length:I |
+    DELAY      | sequence_number:Q | due_ms:q | delivery_count:I | overlay_length:I |
     OVERLAY    | present:I | then for each of reason, description, source, properties that is
-               present (bits 0 to 3): length:I and that many bytes
+               present (bits 0 to 3): length:I and that many bytes; then for each of hop count and
+               enqueued sequence number that is not 0 (bits 4 and 5): number:Q
 
-Bit 0 of a message's `flags`: it has a session id.  An overlay of length 0 is no overlay.
+Bit 0 of a message's `flags`: it has a session id.  An overlay of length 0 is no overlay.  The
+subqueue of a DEAD_LETTERED is where the message went; 0, as the first versions wrote it, is the
+dead-letter queue.  Facts that are true only together have no record: they share a frame.
 
 Here facts become bytes; `decoder.py` is the way back.
 """
@@ -41,15 +51,22 @@ Here facts become bytes; `decoder.py` is the way back.
 import struct
 from typing import Final
 
+from twinbus.entities.duplicates import DIGEST_SIZE, ENTRY_SIZE
 from twinbus.entities.facts import (
     Activated,
     DeadLettered,
     EntityCreated,
     EntityDeleted,
     Fact,
+    FannedOut,
+    IdsSeen,
+    LastNumber,
     Locked,
     Removed,
+    Rescheduled,
+    SessionStateSet,
     Stored,
+    Together,
     Unlocked,
 )
 from twinbus.entities.message import ACTIVE, GONE, Message, Overlay
@@ -64,12 +81,20 @@ DEAD_LETTERED: Final = 5
 ACTIVATED: Final = 6
 ENTITY_CREATED: Final = 7
 ENTITY_DELETED: Final = 8
+SESSION_STATE: Final = 9
+IDS_SEEN: Final = 10
+FANNED_OUT: Final = 11
+RESCHEDULED: Final = 12
 PLACED: Final = 32
 LAST_NUMBER: Final = 33
 COUNTERS: Final = 34
+IDS_KEPT: Final = 35
 
 SUBQUEUE_MAX: Final = 2
 HAS_SESSION: Final = 1
+HAS_HOP_COUNT: Final = 16
+HAS_ENQUEUED_NUMBER: Final = 32
+OVERLAY_FIELDS: Final = 63
 
 RECORD: Final = struct.Struct("<BBBBII")
 MESSAGE: Final = struct.Struct("<QqqQIIHBBI")
@@ -77,6 +102,11 @@ UNLOCK: Final = struct.Struct("<QIIQ")
 DEATH: Final = struct.Struct("<QII")
 ACTIVATION: Final = struct.Struct("<QQqq")
 ENTITY: Final = struct.Struct("<HHI")
+STATE: Final = struct.Struct("<qIHH")
+FAN: Final = struct.Struct("<QI")
+DELAY: Final = struct.Struct("<QqII")
+TIME: Final = struct.Struct("<q")
+ID: Final = struct.Struct("<I")
 OVERLAY: Final = struct.Struct("<I")
 NUMBER: Final = struct.Struct("<Q")
 PAIR: Final = struct.Struct("<QQ")
@@ -86,16 +116,6 @@ MESSAGE_SIZE: Final = MESSAGE.size
 NUMBER_SIZE: Final = NUMBER.size
 
 Parts = list[bytes]
-
-
-class LastNumber(Fact):
-    """Snapshots only: the highest sequence number an entity has given out."""
-
-    __slots__ = ("sequence_number",)
-
-    def __init__(self, entity_id: int, sequence_number: int) -> None:
-        super().__init__(entity_id)
-        self.sequence_number = sequence_number
 
 
 class Counters(Fact):
@@ -109,10 +129,31 @@ class Counters(Fact):
         self.next_entity_id = next_entity_id
 
 
+class IdsKept(Fact):
+    """Snapshots only: a piece of a duplicate history, as the history keeps it."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self, entity_id: int, entries: bytes) -> None:
+        super().__init__(entity_id)
+        self.entries = entries
+
+
+def kept_bytes(fact: Fact) -> int:
+    """What a fact adds to the next snapshot beside messages: a session's state, or ids."""
+    if isinstance(fact, IdsSeen):
+        return len(fact.digests) // DIGEST_SIZE * ENTRY_SIZE
+    if isinstance(fact, IdsKept):
+        return len(fact.entries)
+    if isinstance(fact, SessionStateSet):
+        return RECORD_SIZE + STATE.size + len(fact.session_id) + len(fact.state or b"")
+    return 0
+
+
 def encode(fact: Fact, parts: Parts, position: int) -> int:
     """Append the fact's bytes to `parts`; they will lie at `position`.  Returns their size.
 
-    Tells the messages of a `Stored` where their bodies lie from now on.
+    Tells the messages of a `Stored` or `FannedOut` where their bodies lie from now on.
     """
     if isinstance(fact, Stored):
         return _encode_stored(fact, parts, position)
@@ -153,6 +194,13 @@ def encode(fact: Fact, parts: Parts, position: int) -> int:
             )
         )
         return RECORD_SIZE + NUMBER_SIZE * (count + 1)
+    if isinstance(fact, Together):
+        size = 0
+        for each in fact.facts:
+            size += encode(each, parts, position + size)
+        return size
+    if isinstance(fact, FannedOut):
+        return _encode_fanned_out(fact, parts, position)
     data = _encode_rare(fact)
     parts.append(data)
     return len(data)
@@ -245,6 +293,30 @@ def _encode_many(fact: Stored, parts: Parts, position: int) -> int:
     return at - position
 
 
+def _encode_fanned_out(fact: FannedOut, parts: Parts, position: int) -> int:
+    messages = fact.messages
+    body = messages[0].body
+    length = messages[0].length
+    if body is None or len(body) != length:
+        raise ValueError("a message to fan out needs its body, and the length of it")
+    parts.append(
+        RECORD.pack(FANNED_OUT, VERSION, 0, 0, fact.entity_id, len(messages))
+        + FAN.pack(fact.sequence_number, length)
+    )
+    parts.append(body)
+    body_at = position + RECORD_SIZE + FAN.size
+    size = RECORD_SIZE + FAN.size + length
+    for subscription_id, message in zip(fact.subscription_ids, messages, strict=True):
+        if message.length != length:
+            raise ValueError("messages that share a body have its length")
+        message.position = body_at
+        state = ACTIVE if message.state == GONE else message.state
+        data = ID.pack(subscription_id) + _encode_message(message, state, -1)
+        parts.append(data)
+        size += len(data)
+    return size
+
+
 def _encode_message(message: Message, state: int, position: int) -> bytes:
     """MESSAGE with session id and overlay; with the position unless that is negative."""
     session_id = message.session_id
@@ -282,6 +354,12 @@ def encode_overlay(overlay: Overlay) -> bytes:
             present |= 1 << bit
             parts.append(OVERLAY.pack(len(field)))
             parts.append(field)
+    if overlay.hop_count:
+        present |= HAS_HOP_COUNT
+        parts.append(NUMBER.pack(overlay.hop_count))
+    if overlay.enqueued_sequence_number:
+        present |= HAS_ENQUEUED_NUMBER
+        parts.append(NUMBER.pack(overlay.enqueued_sequence_number))
     return OVERLAY.pack(present) + b"".join(parts)
 
 
@@ -297,11 +375,30 @@ def _encode_rare(fact: Fact) -> bytes:
     if isinstance(fact, DeadLettered):
         overlay = encode_overlay(fact.overlay)
         body = DEATH.pack(fact.sequence_number, fact.delivery_count, len(overlay))
-        return _head(DEAD_LETTERED, 0, fact.entity_id) + body + overlay
+        return _head(DEAD_LETTERED, fact.subqueue, fact.entity_id) + body + overlay
     if isinstance(fact, Activated):
         return _head(ACTIVATED, 0, fact.entity_id) + ACTIVATION.pack(
             fact.sequence_number, fact.new_sequence_number, fact.enqueued_ms, fact.expires_ms
         )
+    if isinstance(fact, Rescheduled):
+        overlay = b"" if fact.overlay is None else encode_overlay(fact.overlay)
+        body = DELAY.pack(fact.sequence_number, fact.due_ms, fact.delivery_count, len(overlay))
+        return _head(RESCHEDULED, 0, fact.entity_id) + body + overlay
+    if isinstance(fact, SessionStateSet):
+        session, state = fact.session_id.encode(), fact.state
+        present = 0 if state is None else 1
+        state = state or b""
+        body = STATE.pack(fact.updated_ms, len(state), len(session), present)
+        return _head(SESSION_STATE, 0, fact.entity_id) + body + session + state
+    if isinstance(fact, IdsSeen):
+        count = len(fact.digests) // DIGEST_SIZE
+        head = RECORD.pack(IDS_SEEN, VERSION, 0, 0, fact.entity_id, count)
+        return head + TIME.pack(fact.seen_ms) + fact.digests
+    return _encode_store_fact(fact)
+
+
+def _encode_store_fact(fact: Fact) -> bytes:
+    """What the store itself states: about entities, and in snapshots."""
     if isinstance(fact, EntityCreated):
         kind, name = fact.kind.encode(), fact.name.encode()
         description = fact.description.encode()
@@ -313,6 +410,9 @@ def _encode_rare(fact: Fact) -> bytes:
         return _head(LAST_NUMBER, 0, fact.entity_id) + NUMBER.pack(fact.sequence_number)
     if isinstance(fact, Counters):
         return _head(COUNTERS, 0, 0) + PAIR.pack(fact.next_grant, fact.next_entity_id)
+    if isinstance(fact, IdsKept):
+        count = len(fact.entries) // ENTRY_SIZE
+        return RECORD.pack(IDS_KEPT, VERSION, 0, 0, fact.entity_id, count) + fact.entries
     raise TypeError(f"no record for {type(fact).__name__}")
 
 

@@ -1,4 +1,4 @@
-"""Recovery: from files to queues.  Reads everything, writes nothing.
+"""Recovery: from files to entities.  Reads everything, writes nothing.
 
     newest snapshot ─▶ entities, messages        what was at its place in the log
     log from there  ─▶ facts, replayed in order  what happened since
@@ -12,13 +12,12 @@ and their checksums compared, so that no damaged body is ever served.
 from typing import Final
 
 from twinbus.clock import Now
-from twinbus.entities.descriptions import QueueDescription
-from twinbus.entities.facts import EntityCreated, EntityDeleted, Fact, Stored
-from twinbus.entities.queue import Grants, Queue
+from twinbus.entities.facts import Fact, Stored
 from twinbus.errors import LogDamaged, ServiceError
 from twinbus.limits import SEGMENT_HEADER_BYTES
 from twinbus.storage.decoder import Decoder
 from twinbus.storage.disk import Disk
+from twinbus.storage.known import Entities
 from twinbus.storage.log import (
     OFFSET_MASK,
     SEAL,
@@ -33,67 +32,14 @@ from twinbus.storage.log import (
     read_note,
     segment_name,
 )
-from twinbus.storage.records import Counters, LastNumber
+from twinbus.storage.records import Counters, kept_bytes
 from twinbus.storage.snapshot import TEMPORARY_NAME, Census, snapshot_name
 
 SPARE_SUFFIX: Final = ".spare"  # a segment that holds nothing any more
 FRESH_SUFFIX: Final = ".new"  # a file of zeros on its way to become a segment
 
-
-class Entities:
-    """The queues of a store, by number and by name, and the counters they share."""
-
-    __slots__ = ("by_id", "facts", "grants", "names", "next_id")
-
-    def __init__(self) -> None:
-        self.by_id: dict[int, Queue] = {}
-        self.names: dict[str, int] = {}  # lower-cased
-        self.facts: list[Fact] = []
-        self.grants = Grants()
-        self.next_id = 1
-
-    def put(self, entity_id: int, name: str, description: QueueDescription) -> Queue:
-        """A new queue, or a new description of a known one."""
-        queue = self.by_id.get(entity_id)
-        if queue is None:
-            queue = Queue(entity_id, name, description, self.facts, self.grants)
-            self.by_id[entity_id] = queue
-            self.next_id = max(self.next_id, entity_id + 1)
-        else:
-            queue.update(description)
-        self.names[name.lower()] = entity_id
-        return queue
-
-    def drop(self, entity_id: int) -> None:
-        """The queue is gone.  Its name may belong to a newer one by now."""
-        queue = self.by_id.pop(entity_id, None)
-        if queue is not None and self.names.get(queue.name.lower()) == entity_id:
-            del self.names[queue.name.lower()]
-
-    def replay(self, fact: Fact, now: Now) -> None:
-        """Let a fact happen again.  Facts about an entity that was deleted later do nothing."""
-        if isinstance(fact, EntityCreated):
-            self.put(fact.entity_id, fact.name, _description(fact))
-        elif isinstance(fact, EntityDeleted):
-            self.drop(fact.entity_id)
-        elif isinstance(fact, Counters):
-            self.grants.next = max(self.grants.next, fact.next_grant)
-            self.next_id = max(self.next_id, fact.next_entity_id)
-        else:
-            queue = self.by_id.get(fact.entity_id)
-            if queue is None:
-                return
-            if isinstance(fact, LastNumber):
-                number = max(queue.last_sequence_number, fact.sequence_number)
-                queue.last_sequence_number = number
-            else:
-                queue.replay(fact, now)
-
-
-def _description(fact: EntityCreated) -> QueueDescription:
-    if fact.kind != "queue":
-        raise ValueError(f"an entity of kind {fact.kind[:64]!r}, which this twinbus does not know")
-    return QueueDescription.from_json(fact.description)
+# What a description or a time may raise that no version of twinbus has written.
+_SENSELESS: Final = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 
 
 class Recovered:
@@ -137,6 +83,8 @@ def recover(disk: Disk, now: Now) -> Recovered | None:
     _replay(disk, found, segments[-1], now)
     for queue in found.entities.by_id.values():
         queue.publish(queue.last_sequence_number)
+        if queue.history is not None:
+            queue.history.forget_old(now.utc_ms)
     return found
 
 
@@ -167,6 +115,7 @@ def _load_snapshot(disk: Disk, found: Recovered, now: Now) -> None:
                 complete = isinstance(fact, Counters)
                 if isinstance(fact, Stored):
                     found.census.count(fact.messages)
+                found.census.kept_bytes += kept_bytes(fact)
                 _apply(found.entities, fact, now, path, frame)
         if not complete or reader.offset != size:
             raise LogDamaged(path, reader.offset, "the snapshot does not end where it should")
@@ -178,7 +127,7 @@ def _load_snapshot(disk: Disk, found: Recovered, now: Now) -> None:
 def _apply(entities: Entities, fact: Fact, now: Now, path: str, frame: Frame) -> None:
     try:
         entities.replay(fact, now)
-    except (ValueError, TypeError, KeyError, ServiceError) as error:
+    except (*_SENSELESS, ServiceError) as error:
         reason = f"a record that makes no sense: {error}"
         raise LogDamaged(path, frame.offset, reason) from error
 

@@ -1,8 +1,10 @@
 """Snapshots: all live messages without their bodies, so that a restart need not replay for ever.
 
 A snapshot is a file of frames like a segment of the log (`log.py`), named `NNNNNNNNNN.snapshot`:
-entity by entity its description, its last sequence number and where its messages stand; then the
-store's counters and a SEAL.  Its header says where in the log replaying begins.
+entity by entity its description, its last sequence number, where its messages stand, the ids it
+remembers against duplicates and the states of its sessions; then the store's counters and a SEAL.
+Entities come in the order of their numbers, rules among them, so that whoever belongs to another
+comes after it.  Its header says where in the log replaying begins.
 
 It is taken while the broker works, in slices: one is captured on the loop thread, then written by
 the maintenance thread.  So it is fuzzy: a slice may be newer than the one before it.  That is
@@ -10,8 +12,10 @@ repaired by the replay, because
 
 - replaying begins at the last durable frame as of the first slice, so every fact stated since comes
   again, and facts are absolute;
-- messages only ever move to a higher number, or from the main part to the dead-letter queue, and
-  slices are taken in that order: whoever moves is seen at least once;
+- inside an entity messages only ever move to a higher number, or from the main part to the
+  dead-letter queue and on to the transfer dead-letter queue, and slices are taken in that order:
+  whoever moves is seen at least once (ids, too, only move to a later shard);
+- a message that moves to another entity is stored there anew, behind our place in the log;
 - the file gets its name only when all facts are durable that the slices may have seen.
 
 While the file is written it is called `snapshot.tmp`, and a file of that name is never read.  It
@@ -20,13 +24,21 @@ stays between snapshots, with room made in advance, because a full disk is when 
 
 from typing import Final
 
-from twinbus.entities.facts import DEAD_LETTER, MAIN, EntityCreated
+from twinbus.entities.facts import (
+    MAIN,
+    TRANSFER_DEAD_LETTER,
+    EntityCreated,
+    LastNumber,
+    SessionStateSet,
+)
 from twinbus.entities.message import Message
 from twinbus.entities.queue import Queue
+from twinbus.entities.sessions import SessionQueue
 from twinbus.limits import SEGMENT_HEADER_BYTES
 from twinbus.storage.disk import Disk, File
+from twinbus.storage.known import RULE, Entities
 from twinbus.storage.log import RECORDS, SEAL, SNAPSHOT_MAGIC, Header, LogPlace, encode_frame
-from twinbus.storage.records import Counters, LastNumber, encode, encode_placed
+from twinbus.storage.records import Counters, IdsKept, encode, encode_placed
 
 TEMPORARY_NAME: Final = "snapshot.tmp"
 SLICE_MESSAGES_MAX: Final = 1_000  # at 1 to 2 µs each a slice keeps the loop for less than 2 ms
@@ -34,19 +46,29 @@ SLICE_BYTES_MAX: Final = 1 << 20  # long overlays make a slice shorter
 RUN_MESSAGES_MAX: Final = 500
 ENTITY_COST: Final = 8  # an entity's own records count like so many messages
 
+# What comes of one entity, in this order; 0 to 2 are its parts.
+_ITSELF: Final = -1
+_IDS: Final = 3
+_STATES: Final = 4
+
 
 def snapshot_name(number: int) -> str:
     return f"{number:010d}.snapshot"
 
 
 class Census:
-    """Bytes of live bodies in each segment: who is missing here holds none."""
+    """Bytes of live bodies in each segment: who is missing here holds none.
 
-    __slots__ = ("live_bytes", "message_count")
+    A body that messages share counts for each of them, which is what moving them would cost: each
+    gets a body of its own by that.
+    """
+
+    __slots__ = ("kept_bytes", "live_bytes", "message_count")
 
     def __init__(self) -> None:
         self.live_bytes: dict[int, int] = {}
         self.message_count = 0
+        self.kept_bytes = 0  # of session states and ids against duplicates
 
     def count(self, messages: list[Message]) -> None:
         """Neighbours mostly share a segment, so runs are added up before the dict is touched."""
@@ -71,14 +93,15 @@ class Census:
 class Capture:
     """Walks all entities on the loop thread, one slice at a time."""
 
-    def __init__(self, entities: dict[int, Queue], place: LogPlace, victims: set[int]) -> None:
+    def __init__(self, entities: Entities, place: LogPlace, victims: set[int]) -> None:
         self._entities = entities
-        self._ids = sorted(entities)
+        self._ids = sorted([*entities.by_id, *entities.rules])
         self._index = 0
-        self._subqueue = MAIN
-        self._number = 0  # next sequence number to look at; 0 = the entity itself comes first
+        self._part = _ITSELF
+        self._number = 0  # next sequence number (or shard, or session) to look at
         self._first = 0
         self._last = -1
+        self._states: list[tuple[str, bytes, int]] = []  # of the entity whose turn it is
         self._before = place.position()
         self.place = place
         self.census = Census()
@@ -95,26 +118,78 @@ class Capture:
         budget = SLICE_MESSAGES_MAX
         size = 0
         while budget > 0 and size < SLICE_BYTES_MAX and not self.done:
-            queue = self._entities.get(self._ids[self._index])
-            if queue is None:  # deleted since; the replay will say so, too
+            entity_id = self._ids[self._index]
+            queue = self._entities.by_id.get(entity_id)
+            if queue is None:  # a rule, or deleted since; the replay will say so, too
+                size += self._describe_rule(entity_id, parts)
+                budget -= ENTITY_COST
                 self._next_entity()
                 continue
-            if self._number == 0:
+            if self._part == _ITSELF:
                 size += self._describe(queue, parts)
-                self._number = 1
-                self._first = queue.last_sequence_number
                 budget -= ENTITY_COST
-            seen, written = self._walk(queue, min(budget, RUN_MESSAGES_MAX), parts)
-            if seen < 0:
-                break
-            budget -= seen
-            size += written
+                self._first = queue.last_sequence_number
+                self._next_part()
+            elif self._part <= TRANSFER_DEAD_LETTER:
+                seen, written = self._walk(queue, min(budget, RUN_MESSAGES_MAX), parts)
+                if seen < 0:
+                    break
+                budget -= seen
+                size += written
+            else:
+                size += self._keep_ids(queue, parts)
+                size += self._keep_states(queue, size, parts)
+                budget -= ENTITY_COST
         return parts
 
     def _describe(self, queue: Queue, parts: list[bytes]) -> int:
-        created = EntityCreated(queue.entity_id, "queue", queue.name, queue.description.to_json())
+        created = EntityCreated(
+            queue.entity_id, queue.kind, queue.name, queue.description.to_json()
+        )
         number = LastNumber(queue.entity_id, queue.last_sequence_number)
         return encode(created, parts, 0) + encode(number, parts, 0)
+
+    def _describe_rule(self, rule_id: int, parts: list[bytes]) -> int:
+        rule = self._entities.rules.get(rule_id)
+        if rule is None:
+            return 0
+        name = self._entities.rule_names[rule_id]
+        return encode(EntityCreated(rule_id, RULE, name, rule.description.to_json()), parts, 0)
+
+    def _keep_ids(self, queue: Queue, parts: list[bytes]) -> int:
+        """A piece of the duplicate history, if there is one."""
+        if self._part != _IDS:
+            return 0
+        following = -1
+        written = 0
+        if queue.history is not None:
+            entries, following = queue.history.piece(self._number)
+            if entries:
+                written = encode(IdsKept(queue.entity_id, entries), parts, 0)
+                self.census.kept_bytes += written
+        self._number = following
+        if following < 0:
+            self._next_part()
+            if isinstance(queue, SessionQueue):
+                self._states = queue.session_states()
+        return written
+
+    def _keep_states(self, queue: Queue, size: int, parts: list[bytes]) -> int:
+        """States of sessions as they were when their turn came; each may be as large as a slice."""
+        if self._part != _STATES:
+            return 0
+        written = 0
+        count = len(self._states)
+        stop = min(count, self._number + RUN_MESSAGES_MAX)
+        while self._number < stop and size + written < SLICE_BYTES_MAX:
+            session_id, state, updated_ms = self._states[self._number]
+            fact = SessionStateSet(queue.entity_id, session_id, state, updated_ms)
+            written += encode(fact, parts, 0)
+            self._number += 1
+        if self._number >= count:
+            self._next_entity()
+        self.census.kept_bytes += written
+        return written
 
     def _walk(self, queue: Queue, count: int, parts: list[bytes]) -> tuple[int, int]:
         """Up to `count` messages of one part; returns how many were seen and the bytes written.
@@ -124,7 +199,7 @@ class Capture:
         existed at our start (`_first`), we look which number is the last by then (`_last`), and go
         on to that one; who is activated later has been seen.  (-1, 0): wait for a commit.
         """
-        subqueue = self._subqueue
+        subqueue = self._part
         messages = queue.messages_from(subqueue, self._number, count)
         if messages:
             self._number = messages[-1].sequence_number + 1
@@ -141,12 +216,11 @@ class Capture:
             self._last = queue.last_sequence_number
         if self._last >= 0:
             passed = self._number > self._last
-            if subqueue == DEAD_LETTER:
+            if subqueue != MAIN:
                 if ended or passed:
-                    self._next_entity()
+                    self._next_part()
             elif passed or (ended and queue.published >= self._last):
-                self._subqueue = DEAD_LETTER
-                self._number = 1
+                self._next_part()
             elif ended:
                 return -1, 0
         return len(messages), written
@@ -157,11 +231,16 @@ class Capture:
             if message.position >> 32 in victims:
                 self.movable.append((entity_id, message))
 
+    def _next_part(self) -> None:
+        self._part += 1
+        self._number = 0
+
     def _next_entity(self) -> None:
         self._index += 1
-        self._subqueue = MAIN
+        self._part = _ITSELF
         self._number = 0
         self._last = -1
+        self._states = []
 
 
 class SnapshotFile:

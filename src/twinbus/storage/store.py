@@ -1,4 +1,4 @@
-"""The store: queues, the log under them, and the order in which things become true.
+"""The store: entities, the log under them, and the order in which things become true.
 
     queues state facts ─▶ begin_commit: facts → one frame        (loop thread)
                           Commit.write: checksum, write, sync    (any thread)
@@ -18,17 +18,21 @@ from typing import Final
 from twinbus.clock import Now
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import (
-    MAIN,
     Activated,
     EntityCreated,
     EntityDeleted,
     Fact,
+    FannedOut,
+    LastNumber,
     Locked,
     Removed,
     Stored,
+    Together,
+    gather,
 )
 from twinbus.entities.message import Message
 from twinbus.entities.queue import Queue
+from twinbus.entities.rules import Rule, RuleDescription
 from twinbus.errors import EntityAlreadyExists, LogPoisoned, StorageError
 from twinbus.limits import (
     BODY_CACHE_BYTES,
@@ -37,11 +41,12 @@ from twinbus.limits import (
 )
 from twinbus.storage.bodies import BodyCache, read_bodies
 from twinbus.storage.disk import Disk
+from twinbus.storage.known import RULE, Entities, rule_path
 from twinbus.storage.log import Commit, Log, numbered
 from twinbus.storage.maintenance import PrepareSegment, Task, spare_name
 from twinbus.storage.reclaim import Maintenance
-from twinbus.storage.records import encode
-from twinbus.storage.recovery import FRESH_SUFFIX, SPARE_SUFFIX, Entities, Recovered, recover
+from twinbus.storage.records import encode, kept_bytes
+from twinbus.storage.recovery import FRESH_SUFFIX, SPARE_SUFFIX, Recovered, recover
 from twinbus.storage.snapshot import snapshot_name
 
 __all__ = ["Commit", "Store", "Task"]
@@ -53,13 +58,14 @@ RESERVE_BYTES: Final = 8_388_608  # of a segment that sends leave for settlement
 
 
 class Store:
-    """All queues of one directory."""
+    """All entities of one directory."""
 
     def __init__(self, disk: Disk, log: Log, entities: Entities, cache_bytes: int) -> None:
         self._disk = disk
         self._log = log
         self._known = entities
         self.entities = entities.by_id
+        self.rules = entities.rules
         self.names = entities.names
         self.facts = entities.facts
         self.grants = entities.grants
@@ -113,27 +119,56 @@ class Store:
 
     # -- entities --------------------------------------------------------------------------------
 
-    def create_queue(self, name: str, description: QueueDescription) -> Queue:
+    def create_entity(self, kind: str, name: str, description: QueueDescription) -> Queue:
+        """A new queue, topic or subscription; the name of a subscription begins with its topic's.
+
+        A subscription has no rules yet: nothing comes into it.
+        """
         self._log.check_poison()
         if name.lower() in self.names:
             raise EntityAlreadyExists(f"The entity '{name}' already exists.")
         entity_id = self._known.next_id
-        queue = self._known.put(entity_id, name, description)
-        self.facts.append(EntityCreated(entity_id, "queue", name, description.to_json()))
+        queue = self._known.put(kind, entity_id, name, description)
+        self.facts.append(EntityCreated(entity_id, kind, name, description.to_json()))
         return queue
 
-    def update_queue(self, entity_id: int, description: QueueDescription) -> None:
+    def update_entity(self, entity_id: int, description: QueueDescription) -> None:
         self._log.check_poison()
         queue = self.entities[entity_id]
         queue.update(description)
-        self.facts.append(EntityCreated(entity_id, "queue", queue.name, description.to_json()))
+        self.facts.append(EntityCreated(entity_id, queue.kind, queue.name, description.to_json()))
 
-    def delete_queue(self, entity_id: int) -> None:
+    def delete_entity(self, entity_id: int) -> None:
+        """A topic takes its subscriptions along, and a subscription its rules, all at once."""
         self._log.check_poison()
-        self._known.drop(entity_id)
-        self.facts.append(EntityDeleted(entity_id))
+        first = len(self.facts)
+        for each in self._known.family(entity_id):
+            self._known.drop(each)
+            self.facts.append(EntityDeleted(each))
+        gather(self.facts, first)
+
+    def create_rule(self, subscription_id: int, description: RuleDescription) -> Rule:
+        """One more rule for a subscription.  QuotaExceeded when its topic has too many."""
+        self._log.check_poison()
+        name = rule_path(self.entities[subscription_id].name, description.name)
+        if name.lower() in self.names:
+            raise EntityAlreadyExists(f"The rule '{description.name}' already exists.")
+        rule_id = self._known.next_id
+        rule = self._known.put_rule(rule_id, subscription_id, name, description)
+        self.facts.append(EntityCreated(rule_id, RULE, name, description.to_json()))
+        return rule
+
+    def delete_rule(self, rule_id: int) -> None:
+        self._log.check_poison()
+        self._known.drop(rule_id)
+        self.facts.append(EntityDeleted(rule_id))
 
     # -- commits ---------------------------------------------------------------------------------
+
+    @property
+    def together_size_max(self) -> int:
+        """Bytes of facts that can be written together: they have to fit into one segment."""
+        return self._log.capacity()
 
     def room_for(self, size_bytes: int) -> bool:
         """May sends of this many bytes still be taken?  If so, the room is theirs.
@@ -170,8 +205,11 @@ class Store:
             )
             if draft.count:
                 break
-            if left > frame_size_max:
-                self._pieces = split_fact(pieces[0] if pieces else self.facts[0]) + pieces[1:]
+            first = pieces[0] if pieces else self.facts[0]
+            if isinstance(first, Together) and frame_size_max < left <= log.capacity():
+                frame_size_max = left  # it cannot be divided, so it gets a large frame of its own
+            elif left > frame_size_max:
+                self._pieces = split_fact(first) + pieces[1:]
             elif log.ready_segment:
                 log.rotate()
             else:
@@ -184,6 +222,7 @@ class Store:
         commit.messages = draft.messages
         commit.published = draft.published
         commit.touched = draft.touched
+        commit.kept_bytes = draft.kept_bytes
         del self.facts[:fact_count]
         if not self.facts:
             self._maintenance.promised = 0
@@ -201,6 +240,7 @@ class Store:
         maintenance.durable = commit.end
         maintenance.fact_durable_count += commit.fact_count
         maintenance.stored_count += len(commit.messages)
+        maintenance.kept_bytes += commit.kept_bytes
         if commit.messages:
             self._cache.add(commit.messages, commit.end.position())
         entities = self.entities
@@ -239,9 +279,10 @@ class Store:
 class Draft:
     """A frame being put together, and what its commit will have to do."""
 
-    __slots__ = ("count", "messages", "parts", "published", "size", "touched")
+    __slots__ = ("count", "kept_bytes", "messages", "parts", "published", "size", "touched")
 
     def __init__(self) -> None:
+        self.kept_bytes = 0
         self.parts: list[bytes] = []
         self.size = 0
         self.count = 0  # facts in it
@@ -269,27 +310,56 @@ class Draft:
             size += written
             count += 1
             entity_id = fact.entity_id
-            touched[entity_id] = True
             if isinstance(fact, Stored):
                 messages.extend(fact.messages)
-                number = fact.messages[-1].sequence_number if fact.subqueue == MAIN else 0
-            elif isinstance(fact, Activated):
-                number = fact.new_sequence_number
-            else:
+                number = fact.messages[-1].sequence_number
+                # A message that only moves in the log has an old number; those are behind us.
+                if number > published.get(entity_id, 0):
+                    published[entity_id] = number
+            elif not isinstance(fact, Removed) and not isinstance(fact, Locked):
+                self._note(fact)
                 continue
-            # A message that only moves in the log has an old number; those are behind us.
-            if number > published.get(entity_id, 0):
-                published[entity_id] = number
+            touched[entity_id] = True
         self.size = size
         self.count = count
         return left
 
+    def _note(self, fact: Fact) -> None:
+        """What the commit of a fact will have to do; `fill` knows the most frequent ones itself."""
+        if isinstance(fact, Together):
+            for each in fact.facts:
+                self._note(each)
+            return
+        self.touched[fact.entity_id] = True
+        if isinstance(fact, Stored):
+            self.messages.extend(fact.messages)
+            self._publish(fact.entity_id, fact.messages[-1].sequence_number)
+        elif isinstance(fact, Activated):
+            self._publish(fact.entity_id, fact.new_sequence_number)
+        elif isinstance(fact, LastNumber):
+            self._publish(fact.entity_id, fact.sequence_number)
+        elif isinstance(fact, FannedOut):
+            self._publish(fact.entity_id, fact.sequence_number)
+            self.messages.extend(fact.messages)
+            for subscription_id, message in zip(fact.subscription_ids, fact.messages, strict=True):
+                self.touched[subscription_id] = True
+                self._publish(subscription_id, message.sequence_number)
+        else:
+            self.kept_bytes += kept_bytes(fact)
+
+    def _publish(self, entity_id: int, number: int) -> None:
+        if number > self.published.get(entity_id, 0):
+            self.published[entity_id] = number
+
 
 def unplace(fact: Fact) -> None:
     """The fact did not go into the frame after all: its bodies lie nowhere yet."""
-    if isinstance(fact, Stored):
+    if isinstance(fact, Stored | FannedOut):
         for message in fact.messages:
             message.position = 0
+    elif isinstance(fact, Together):
+        for each in fact.facts:
+            unplace(each)
 
 
 def split_fact(fact: Fact) -> list[Fact]:
@@ -313,6 +383,8 @@ def split_fact(fact: Fact) -> list[Fact]:
             Locked(fact.entity_id, fact.subqueue, grant, numbers[:half]),
             Locked(fact.entity_id, fact.subqueue, grant + half, numbers[half:]),
         ]
+    if isinstance(fact, Together):
+        raise StorageError("what must be written together is larger than a segment of the log")
     raise StorageError("a single message is larger than a segment of the log")
 
 

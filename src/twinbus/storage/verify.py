@@ -5,10 +5,12 @@ does not hide another; then the store is recovered in memory, exactly as a serve
 finds what no single file shows (missing segments, gaps, a snapshot that fits no log).
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from twinbus.clock import Now
 from twinbus.entities.facts import Fact
+from twinbus.entities.sessions import SessionQueue
 from twinbus.errors import LogDamaged
 from twinbus.limits import SEGMENT_HEADER_BYTES
 from twinbus.storage.decoder import Decoder
@@ -50,17 +52,31 @@ class EntityReport:
     """What one entity holds."""
 
     name: str
+    kind: str
     active: int
     deferred: int
     scheduled: int
     dead_letter: int
+    transfer_dead_letter: int
     size_bytes: int
+    rules: int = 0
+    ids: int = 0  # that duplicate detection remembers
+    session_states: int = 0
 
     def __str__(self) -> str:
-        return (
+        text = (
             f"{self.name}  active {self.active}  deferred {self.deferred}  "
             f"scheduled {self.scheduled}  dead-letter {self.dead_letter}  {self.size_bytes} bytes"
         )
+        for what, count in (
+            ("transfer dead-letter", self.transfer_dead_letter),
+            ("rules", self.rules),
+            ("remembered ids", self.ids),
+            ("session states", self.session_states),
+        ):
+            if count:
+                text += f"  {what} {count}"
+        return text
 
 
 @dataclass
@@ -157,17 +173,23 @@ def _add_error(report: Report, error: LogDamaged) -> None:
 
 
 def _entities(found: Recovered) -> list[EntityReport]:
+    rules = Counter(rule.subscription_id for rule in found.entities.rules.values())
     reports = []
     for queue in found.entities.by_id.values():
         counts = queue.counts()
         reports.append(
             EntityReport(
                 queue.name,
+                queue.kind,
                 counts.active,
                 counts.deferred,
                 counts.scheduled,
                 counts.dead_letter,
+                counts.transfer_dead_letter,
                 counts.size_bytes,
+                rules[queue.entity_id],
+                0 if queue.history is None else queue.history.count,
+                len(queue.session_states()) if isinstance(queue, SessionQueue) else 0,
             )
         )
     return sorted(reports, key=_name_of)

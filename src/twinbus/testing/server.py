@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
-from twinbus.client.admin import AdminClient, QueueEntry
+from twinbus.client.admin import AdminClient, Entry
 from twinbus.client.connection_string import ConnectionString
 from twinbus.errors import TwinbusError
 
@@ -139,7 +139,7 @@ class ServerProcess:
         """Start again after `stop`, `kill` or a crash: same directory, same port."""
         return self.start()
 
-    def create_queue(self, name: str, **settings: str | int) -> QueueEntry:
+    def create_queue(self, name: str, **settings: str | int) -> Entry:
         """Create a queue; settings as in the SDK: `lock_duration="PT5S", max_delivery_count=3`."""
         properties = {
             "".join(word.capitalize() for word in setting.split("_")): _text(value)

@@ -30,7 +30,7 @@ class Scene:
     def _queue(self) -> Queue:
         store = self.store
         if "orders" not in store.names:
-            store.create_queue("Orders", QueueDescription())
+            store.create_entity("queue", "Orders", QueueDescription())
             self.commit()
         return store.entities[store.names["orders"]]
 
@@ -91,7 +91,7 @@ class Scene:
 
     def keep(self, body: bytes) -> None:
         """Send to another queue, where nobody receives."""
-        kept = self.store.create_queue("kept", QueueDescription())
+        kept = self.store.create_entity("queue", "kept", QueueDescription())
         kept.send([NewMessage(body)], self.now)
         self.commit()
 

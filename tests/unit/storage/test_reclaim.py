@@ -47,7 +47,7 @@ def test_segments_are_reclaimed_when_their_messages_are_gone() -> None:
 def test_a_few_old_messages_do_not_pin_segments() -> None:
     scene = Scene(SimDisk(), cache_bytes=4_096)
     kept = []
-    old = scene.store.create_queue("old", QueueDescription())
+    old = scene.store.create_entity("queue", "old", QueueDescription())
     for index in range(40):
         kept.append(b"old %d" % index)
         old.send([NewMessage(kept[-1])], scene.now)
@@ -100,7 +100,7 @@ def test_damage_is_not_made_right_by_moving() -> None:
 def test_moved_messages_keep_their_state() -> None:
     """Locked, deferred, scheduled and dead-lettered messages move like all others."""
     scene = Scene(SimDisk(), cache_bytes=4_096)
-    old = scene.store.create_queue("old", QueueDescription())
+    old = scene.store.create_entity("queue", "old", QueueDescription())
     old.send([NewMessage(b"%d" % index) for index in range(6)], scene.now)
     old.send([NewMessage(b"later", scheduled_ms=scene.now.utc_ms + 10**9)], scene.now)
     scene.commit()

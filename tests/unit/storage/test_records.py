@@ -13,20 +13,27 @@ from hypothesis import strategies as st
 import twinbus.storage.log as log_module
 import twinbus.storage.records as records_module
 from twinbus.entities.facts import (
+    DEAD_LETTER,
     Activated,
     DeadLettered,
     EntityCreated,
     EntityDeleted,
     Fact,
+    FannedOut,
+    IdsSeen,
+    LastNumber,
     Locked,
     Removed,
+    Rescheduled,
+    SessionStateSet,
     Stored,
+    Together,
     Unlocked,
 )
 from twinbus.entities.message import ACTIVE, GONE, NEVER_MS, Message, Overlay
 from twinbus.errors import LogDamaged
 from twinbus.storage.decoder import Decoder
-from twinbus.storage.records import Counters, LastNumber, encode, encode_placed
+from twinbus.storage.records import Counters, IdsKept, encode, encode_placed
 
 BASE = 4_128
 SEGMENT = 7
@@ -45,6 +52,8 @@ overlays = st.builds(
     st.none() | short_text,
     st.none() | short_text,
     st.none() | st.binary(max_size=20),
+    st.integers(0, 5),
+    st.just(0) | numbers,
 )
 
 
@@ -61,6 +70,23 @@ def messages(draw: st.DrawFn) -> Message:
     return message
 
 
+@st.composite
+def fanned_out(draw: st.DrawFn) -> FannedOut:
+    """Messages of several subscriptions, all with the body of the first."""
+    copies = draw(st.lists(messages(), min_size=1, max_size=5))
+    for copy in copies:
+        copy.body = copies[0].body
+        copy.length = copies[0].length
+    places = draw(st.lists(ids, min_size=len(copies), max_size=len(copies)))
+    return FannedOut(draw(ids), draw(numbers), places, copies)
+
+
+digests = st.integers(1, 5).flatmap(
+    lambda count: st.binary(min_size=16 * count, max_size=16 * count)
+)
+entries = st.integers(1, 5).flatmap(
+    lambda count: st.binary(min_size=22 * count, max_size=22 * count)
+)
 some_numbers = st.lists(numbers, min_size=1, max_size=9)
 some_messages = st.lists(messages(), min_size=1, max_size=5)
 facts = st.one_of(
@@ -68,12 +94,17 @@ facts = st.one_of(
     st.builds(Removed, ids, subqueues, some_numbers),
     st.builds(Locked, ids, subqueues, numbers, some_numbers),
     st.builds(Unlocked, ids, subqueues, numbers, counts, states, st.none() | overlays),
-    st.builds(DeadLettered, ids, numbers, counts, overlays),
+    st.builds(DeadLettered, ids, numbers, counts, overlays, st.integers(1, 2)),
     st.builds(Activated, ids, numbers, numbers, times, times),
     st.builds(EntityCreated, ids, short_text, short_text, short_text),
     st.builds(EntityDeleted, ids),
     st.builds(LastNumber, ids, numbers),
     st.builds(Counters, numbers, numbers),
+    st.builds(SessionStateSet, ids, short_text, st.none() | st.binary(max_size=40), times),
+    st.builds(IdsSeen, ids, times, digests),
+    st.builds(IdsKept, ids, entries),
+    st.builds(Rescheduled, ids, numbers, counts, times, st.none() | overlays),
+    fanned_out(),
 )
 
 
@@ -109,7 +140,7 @@ def test_round_trip(stated: list[Fact]) -> None:
     found = decoded(data)
     assert plain(found) == plain(stated)
     for before, after in zip(stated, found, strict=True):
-        if isinstance(before, Stored) and isinstance(after, Stored):
+        if isinstance(before, Stored | FannedOut) and isinstance(after, Stored | FannedOut):
             for sent, read in zip(before.messages, after.messages, strict=True):
                 start = read.position - POSITION
                 assert data[start : start + read.length] == sent.body
@@ -165,16 +196,26 @@ def test_noise_is_damage(noise: bytes) -> None:
         pass
 
 
+COUNTED = [
+    records_module.STORED,
+    records_module.REMOVED,
+    records_module.LOCKED,
+    records_module.IDS_SEEN,
+    records_module.FANNED_OUT,
+    records_module.IDS_KEPT,
+]
+
+
 @pytest.mark.parametrize("count", [0xFFFF_FFFF, 1_000])
 def test_a_count_is_not_believed_without_its_bytes(count: int) -> None:
-    for kind in (records_module.STORED, records_module.REMOVED, records_module.LOCKED):
+    for kind in COUNTED:
         head = records_module.RECORD.pack(kind, 1, 0, 0, 1, count)
         with pytest.raises(LogDamaged):
             decoded(head + bytes(64))
 
 
 def test_unknown_kinds_and_versions_are_refused() -> None:
-    for kind in (0, 9, 31, 35, 255):
+    for kind in (0, 13, 31, 36, 255):
         with pytest.raises(LogDamaged, match="kind"):
             decoded(records_module.RECORD.pack(kind, 1, 0, 0, 1, 1))
     with pytest.raises(LogDamaged, match="head"):
@@ -190,14 +231,65 @@ def test_a_message_that_ended_before_it_was_written_is_stored_alive() -> None:
     assert found.messages[0].state == ACTIVE
 
 
+@given(fanned_out())
+def test_a_shared_body_is_written_once(fact: FannedOut) -> None:
+    body = b"shared by all of them"
+    for message in fact.messages:
+        message.body, message.length = body, len(body)
+    data = encoded([fact])
+    assert data.count(body) == 1
+    assert {message.position for message in fact.messages} == {POSITION + data.index(body)}
+
+
+def test_a_shared_body_has_the_length_of_all_its_messages() -> None:
+    one, other = Message(1, b"abc", 3, 0), Message(1, b"abcd", 4, 0)
+    with pytest.raises(ValueError, match="share"):
+        encode(FannedOut(1, 1, [2, 3], [one, other]), [], POSITION)
+    data = bytearray(encoded([FannedOut(1, 1, [2], [one])]))
+    length_at = data.index(b"abc") + 3 + 4 + 32
+    assert data[length_at] == 3
+    data[length_at] = 2
+    with pytest.raises(LogDamaged, match="shared body"):
+        decoded(bytes(data))
+
+
+@given(st.lists(facts, max_size=4))
+def test_together_adds_nothing(stated: list[Fact]) -> None:
+    """One inside another neither: what makes them one is the frame."""
+    plainly = encoded(stated)
+    assert encoded([Together(stated)]) == plainly
+    assert encoded([Together([Together(stated[:2]), *stated[2:]])]) == plainly
+
+
+def test_a_dead_letter_of_an_older_log_is_in_the_dead_letter_queue() -> None:
+    data = bytearray(encoded([DeadLettered(1, 5, 2, Overlay("old"))]))
+    data[2] = 0  # the subqueue, which the first versions left alone
+    (found,) = decoded(bytes(data))
+    assert isinstance(found, DeadLettered)
+    assert found.subqueue == DEAD_LETTER
+
+
 def test_a_body_is_needed_and_of_its_length() -> None:
     for body in (None, b"too long"):
         with pytest.raises(ValueError, match="body"):
             encode(Stored(1, 0, [Message(1, body, 3, 0)]), [], POSITION)
+        with pytest.raises(ValueError, match="body"):
+            encode(FannedOut(1, 1, [2], [Message(1, body, 3, 0)]), [], POSITION)
 
 
 DRAWN = {
-    records_module: ["RECORD", "MESSAGE", "UNLOCK", "DEATH", "ACTIVATION", "ENTITY", "OVERLAY"],
+    records_module: [
+        "RECORD",
+        "MESSAGE",
+        "UNLOCK",
+        "DEATH",
+        "ACTIVATION",
+        "ENTITY",
+        "STATE",
+        "FAN",
+        "DELAY",
+        "OVERLAY",
+    ],
     log_module: ["HEADER", "FRAME", "NOTE"],
 }
 

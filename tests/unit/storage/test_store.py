@@ -74,24 +74,24 @@ def test_the_same_commit_is_never_finished_twice() -> None:
 def test_entities_survive_with_their_names_and_descriptions() -> None:
     scene = Scene(SimDisk())
     store = scene.store
-    invoices = store.create_queue("Invoices", QueueDescription(max_delivery_count=3))
-    gone = store.create_queue("gone", QueueDescription())
-    store.update_queue(scene.queue.entity_id, QueueDescription(max_delivery_count=7))
-    store.delete_queue(gone.entity_id)
+    invoices = store.create_entity("queue", "Invoices", QueueDescription(max_delivery_count=3))
+    gone = store.create_entity("queue", "gone", QueueDescription())
+    store.update_entity(scene.queue.entity_id, QueueDescription(max_delivery_count=7))
+    store.delete_entity(gone.entity_id)
     scene.commit()
     found = scene.reopened().store
     assert found.names == {"orders": scene.queue.entity_id, "invoices": invoices.entity_id}
     assert found.entities[invoices.entity_id].name == "Invoices"
     assert found.entities[invoices.entity_id].description.max_delivery_count == 3
     assert found.entities[scene.queue.entity_id].description.max_delivery_count == 7
-    fresh = found.create_queue("another", QueueDescription())
+    fresh = found.create_entity("queue", "another", QueueDescription())
     assert fresh.entity_id > gone.entity_id, "numbers of entities are never used again"
 
 
 def test_names_are_unique_whatever_their_case() -> None:
     scene = Scene(SimDisk())
     with pytest.raises(EntityAlreadyExists):
-        scene.store.create_queue("ORDERS", QueueDescription())
+        scene.store.create_entity("queue", "ORDERS", QueueDescription())
 
 
 def test_a_second_server_is_kept_out() -> None:
@@ -133,7 +133,7 @@ def test_one_error_poisons_the_store_for_good(kind: str, code: int) -> None:
     with pytest.raises(LogPoisoned):
         scene.store.next_task(scene.now)
     with pytest.raises(LogPoisoned):
-        scene.store.create_queue("another", QueueDescription())
+        scene.store.create_entity("queue", "another", QueueDescription())
     assert not scene.queue.published > 1
     scene.store.close()
     for mode in CrashMode:
@@ -291,7 +291,7 @@ def test_a_message_larger_than_a_segment_is_a_bug_that_shows() -> None:
 def test_the_real_segment_size_takes_the_largest_batch() -> None:
     disk = SimDisk()
     store = Store.open(disk, Now(0, 0), SALT)
-    queue = store.create_queue("q", QueueDescription())
+    queue = store.create_entity("queue", "q", QueueDescription())
     queue.send([NewMessage(bytes(250))] * 4_500, Now(0, 0))
     commit = store.begin_commit()
     assert commit is not None
