@@ -26,6 +26,7 @@ from twinbus.entities.commands import (
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import DEAD_LETTER as DLQ
 from twinbus.entities.facts import MAIN
+from twinbus.entities.facts import TRANSFER_DEAD_LETTER as TRANSFER
 from twinbus.entities.message import ACTIVE, DEFERRED, NEVER_MS, SCHEDULED, NewMessage, Overlay
 from twinbus.errors import MessageLockLost, MessageNotFound
 
@@ -48,6 +49,7 @@ class Record:
     until_ms: int = 0
     overlay: dict[str, str | bytes] = field(default_factory=dict)
     has_overlay: bool = False
+    session_id: str | None = None
 
 
 class Model:
@@ -65,7 +67,7 @@ class Model:
         return sorted(found, key=lambda record: record.number)
 
     def visible(self, part: int) -> list[Record]:
-        return [r for r in self.part(part) if part == DLQ or r.number <= self.published]
+        return [r for r in self.part(part) if part != MAIN or r.number <= self.published]
 
     def free(self, part: int) -> list[Record]:
         return [r for r in self.visible(part) if r.state == ACTIVE and r.grant == 0]
@@ -93,10 +95,10 @@ class Model:
         else:
             self.records.remove(record)
 
-    def bury(self, record: Record, changes: dict[str, str | bytes]) -> None:
+    def bury(self, record: Record, changes: dict[str, str | bytes], part: int = DLQ) -> None:
         record.overlay.update(changes)
         record.has_overlay = True
-        record.part, record.state, record.grant = DLQ, ACTIVE, 0
+        record.part, record.state, record.grant = part, ACTIVE, 0
 
     def take(self, part: int, count: int, utc_ms: int) -> list[Record]:
         taken: list[Record] = []
@@ -110,7 +112,12 @@ class Model:
         return taken
 
     def give_back(
-        self, record: Record, outcome: int, changes: dict[str, str | bytes] | None, utc_ms: int
+        self,
+        record: Record,
+        outcome: int,
+        changes: dict[str, str | bytes] | None,
+        utc_ms: int,
+        delayed: bool = False,
     ) -> None:
         record.count += outcome != RELEASE
         if changes is not None:
@@ -125,7 +132,7 @@ class Model:
             count = self.delivery_count_max
             text = f"Message could not be consumed after {count} delivery attempts."
             self.bury(record, {"reason": "MaxDeliveryCountExceeded", "description": text})
-        elif self.expired(record, utc_ms):
+        elif self.expired(record, utc_ms) and not delayed:
             self.expire(record)
 
     def tick(self, utc_ms: int, mono_ms: int) -> None:
@@ -156,11 +163,13 @@ class Model:
         )
 
     def overview(self) -> dict[str, object]:
-        views = {part: [_view(record) for record in self.part(part)] for part in (MAIN, DLQ)}
+        parts = (MAIN, DLQ, TRANSFER)
+        views = {part: [_view(record) for record in self.part(part)] for part in parts}
         states = [record.state for record in self.part(MAIN)]
         return {
             "main": views[MAIN],
             "dead_letter": views[DLQ],
+            "transfer_dead_letter": views[TRANSFER],
             "last_sequence_number": self.last,
             "counts": (
                 states.count(ACTIVE),
@@ -170,6 +179,7 @@ class Model:
             ),
             "message_count": len(self.records),
             "size_bytes": sum(len(record.body) for record in self.records),
+            "session_states": [],
         }
 
 
@@ -186,10 +196,11 @@ def _view(record: Record) -> tuple[object, ...]:
         record.count,
         record.grant,
         overlay,
+        record.session_id,
     )
 
 
-PARTS = st.sampled_from([MAIN, MAIN, DLQ])
+PARTS = st.sampled_from([MAIN, MAIN, MAIN, DLQ, DLQ, TRANSFER])
 CHANGES = st.one_of(
     st.none(),
     st.fixed_dictionaries(
@@ -322,16 +333,29 @@ class QueueAgainstModel(RuleBasedStateMachine):
         data=st.data(),
         outcome=st.sampled_from([COMPLETE, ABANDON, ABANDON, DEFER, DEAD_LETTER, RELEASE]),
         changes=CHANGES,
+        delay_ms=st.sampled_from([0, 0, 0, 4_000]),
     )
     def settle(
-        self, data: st.DataObject, outcome: int, changes: dict[str, str | bytes] | None
+        self,
+        data: st.DataObject,
+        outcome: int,
+        changes: dict[str, str | bytes] | None,
+        delay_ms: int,
     ) -> None:
         now = self.scene.now
         part, locks = self._some_locks(data)
-        if part == DLQ and outcome == DEAD_LETTER:
-            outcome = COMPLETE  # refused as a whole; a unit test shows it
+        if part != MAIN:
+            delay_ms = 0  # refused as a whole, like dead-lettering; unit tests show it
+            outcome = COMPLETE if outcome == DEAD_LETTER else outcome
         overlay = None if changes is None else Overlay(**changes)  # type: ignore[arg-type]
-        results = self.scene.queue.settle(part, locks, outcome, overlay, now)
+        fits = all(self.model.held(part, lock, now.mono_ms) for lock in locks)
+        try:
+            self.scene.queue.check_settle(part, locks, outcome, now, delay_ms)
+        except MessageLockLost:
+            assert not fits
+        else:
+            assert fits
+        results = self.scene.queue.settle(part, locks, outcome, overlay, now, delay_ms)
         expected = []
         for lock in locks:
             record = self.model.held(part, lock, now.mono_ms)
@@ -343,7 +367,10 @@ class QueueAgainstModel(RuleBasedStateMachine):
             else:
                 if outcome == DEAD_LETTER:
                     changes = changes or {}
-                self.model.give_back(record, outcome, changes, now.utc_ms)
+                delayed = outcome == ABANDON and delay_ms > 0
+                self.model.give_back(record, outcome, changes, now.utc_ms, delayed)
+                if delayed and record.part == MAIN:
+                    record.state, record.enqueued_ms = SCHEDULED, now.utc_ms + delay_ms
         if results is None:
             assert all(expected)
         else:
@@ -390,6 +417,46 @@ class QueueAgainstModel(RuleBasedStateMachine):
             r for r in self.model.records if r.part != MAIN or r.number not in numbers
         ]
 
+    # -- many at once ---------------------------------------------------------------------------
+
+    @rule(part=st.sampled_from([MAIN, DLQ]), count=st.integers(1, 3))
+    def move_to_transfer(self, part: int, count: int) -> None:
+        """What forwarding does with messages that it cannot deliver."""
+        now = self.scene.now
+        messages = self.scene.queue.take_ready(part, count, now)
+        records = self.model.take(part, count, now.utc_ms)
+        assert numbers_of(messages) == [record.number for record in records]
+        self.scene.queue.dead_letter(part, messages, Overlay("no target"), TRANSFER)
+        for record in records:
+            self.model.bury(record, {"reason": "no target"}, TRANSFER)
+
+    @rule(data=st.data())
+    @precondition(lambda self: any(r.state == DEFERRED for r in self.model.part(MAIN)))
+    def undefer(self, data: st.DataObject) -> None:
+        now = self.scene.now
+        known = [r.number for r in self.model.part(MAIN) if r.state == DEFERRED]
+        choice = st.sampled_from(known) | st.integers(1, self.model.last + 1)
+        numbers = data.draw(st.lists(choice, min_size=1, max_size=3, unique=True))
+        records = [self.model.find(MAIN, number) for number in numbers]
+        found = [r for r in records if r is not None and r.state == DEFERRED and r.grant == 0]
+        try:
+            self.scene.queue.undefer(numbers, now)
+        except MessageNotFound:
+            assert len(found) < len(numbers)
+            return
+        assert len(found) == len(numbers)
+        for record in found:
+            record.state = ACTIVE
+            if self.model.expired(record, now.utc_ms):
+                self.model.expire(record)
+
+    @rule(part=PARTS, numbers=st.lists(st.integers(1, 40), max_size=6))
+    def remove_free(self, part: int, numbers: list[int]) -> None:
+        gone = [r for r in self.model.visible(part) if r.number in numbers and r.grant == 0]
+        assert self.scene.queue.remove_free(part, numbers) == len(gone)
+        for record in gone:
+            self.model.records.remove(record)
+
     # -- time and crashes -----------------------------------------------------------------------
 
     @rule(
@@ -429,7 +496,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
 
     @invariant()
     def knows_whether_something_is_ready(self) -> None:
-        for part in (MAIN, DLQ):
+        for part in (MAIN, DLQ, TRANSFER):
             assert self.scene.queue.has_ready(part) == bool(self.model.free(part))
 
     @invariant()

@@ -12,6 +12,8 @@ from twinbus.clock import Now
 from twinbus.entities.commands import PEEK_LOCK
 from twinbus.entities.message import Message
 from twinbus.entities.queue import Queue
+from twinbus.entities.sessions import SessionLock
+from twinbus.errors import ServiceError
 
 # Chunk sizes: one receiver alone takes long strides (fewer calls a message); competitors alternate
 # in short ones.  Large bodies go few at a time, so that a chunk stays within a few megabytes.
@@ -40,6 +42,9 @@ class Sink(Protocol):
     def removed(self) -> None:
         """The entity is gone."""
 
+    def lost(self, error: ServiceError) -> None:
+        """The session it receives from is not its own any more."""
+
 
 class Receiver:
     """One receiving link: how it settles, and how much it has asked for."""
@@ -47,23 +52,39 @@ class Receiver:
     __slots__ = (
         "credit",
         "drain",
+        "is_exclusive",
         "large",
         "queue",
         "receive_mode",
+        "session",
         "sink",
         "subqueue",
         "undelivered",
     )
 
-    def __init__(self, queue: Queue, subqueue: int, receive_mode: int, sink: Sink) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        subqueue: int,
+        receive_mode: int,
+        sink: Sink,
+        session: SessionLock | None = None,
+        is_exclusive: bool = True,
+    ) -> None:
         self.queue = queue
         self.subqueue = subqueue
         self.receive_mode = receive_mode
         self.sink = sink
+        self.session = session  # whose messages it gets, in a session entity
+        self.is_exclusive = is_exclusive  # whether closing it releases the session
         self.credit = 0
         self.drain = False
         self.undelivered = 0  # taken by receive-and-delete, not durable yet
         self.large = True  # the last chunk had large bodies; at first we do not know
+
+    def holds(self, grant: int) -> bool:
+        """Is this the lock by which it has its session?"""
+        return self.session is not None and self.session.grant == grant
 
 
 class Bodies(Protocol):
@@ -98,7 +119,7 @@ def finish_drain(receiver: Receiver) -> None:
 
 
 class QueueReceivers:
-    """All receivers of one queue (both subqueues), taking turns."""
+    """All receivers of one queue (of all its parts), taking turns."""
 
     __slots__ = ("queue", "ring")
 
@@ -106,12 +127,35 @@ class QueueReceivers:
         self.queue = queue
         self.ring: deque[Receiver] = deque()
 
+    def is_empty(self) -> bool:
+        """Would nothing be missed if this were dropped?"""
+        return not self.ring
+
     def add(self, receiver: Receiver) -> None:
         self.ring.append(receiver)
 
-    def remove(self, receiver: Receiver) -> None:
+    def remove(self, receiver: Receiver, now: Now) -> None:
+        """A receiver closes."""
         if receiver in self.ring:
             self.ring.remove(receiver)
+
+    def stir(self, receiver: Receiver) -> None:
+        """A receiver has new credit or room: look at it in the next turn.  (We look at all.)"""
+
+    def stir_all(self) -> None:
+        """Something that concerns every receiver has changed."""
+
+    def remove_all(self) -> None:
+        """The entity is gone: tell everybody."""
+        for receiver in list(self.ring):
+            receiver.sink.removed()
+
+    def next_due_ms(self, due_ms: int, now: Now) -> int:
+        """Milliseconds until the queue (`due_ms`) or `tick` has something to do; -1: never."""
+        return due_ms
+
+    def tick(self, now: Now) -> None:
+        """Time has passed for those who wait.  (Receivers wait for ever.)"""
 
     def pump(self, store: Bodies, now: Now, taken: list[Taken]) -> int:
         """Hand out what can be handed out, TURN_COUNT_MAX at most; returns how many."""
@@ -132,28 +176,30 @@ class QueueReceivers:
     def _ready(self, receiver: Receiver) -> bool:
         return self.queue.has_ready(receiver.subqueue)
 
+    def _take(self, receiver: Receiver, count: int, now: Now) -> list[Message]:
+        if receiver.receive_mode == PEEK_LOCK:
+            return self.queue.lock_next(receiver.subqueue, count, now)
+        return self.queue.take_next(receiver.subqueue, count, now)
+
+    def _locked_until_utc_ms(self, receiver: Receiver, now: Now) -> int:
+        return now.utc_ms + self.queue.description.lock_duration_ms
+
     def _serve(
         self, receiver: Receiver, store: Bodies, now: Now, left: int, taken: list[Taken]
     ) -> int:
-        queue = self.queue
-        if not (receiver.credit > 0 and queue.has_ready(receiver.subqueue)):
+        if not (receiver.credit > 0 and self._ready(receiver)) or receiver.sink.full():
             return 0
-        if receiver.sink.full():
-            return 0
-        chunk = CHUNK_ALONE if len(self.ring) == 1 else CHUNK_SHARED
+        chunk = CHUNK_ALONE if len(self.ring) <= 1 else CHUNK_SHARED
         count = min(receiver.credit, left, CHUNK_LARGE if receiver.large else chunk)
-        if receiver.receive_mode == PEEK_LOCK:
-            messages = queue.lock_next(receiver.subqueue, count, now)
-        else:
-            messages = queue.take_next(receiver.subqueue, count, now)
+        messages = self._take(receiver, count, now)
         if not messages:
             return 0
         receiver.credit -= len(messages)
         receiver.large = messages[-1].length > LARGE_BODY_BYTES
         bodies = store.read_bodies(messages)
         if receiver.receive_mode == PEEK_LOCK:
-            until = now.utc_ms + queue.description.lock_duration_ms
-            receiver.sink.deliver(messages, bodies, until)
+            until_ms = self._locked_until_utc_ms(receiver, now)
+            receiver.sink.deliver(messages, bodies, until_ms)
         else:
             receiver.undelivered += len(messages)
             taken.append(Taken(receiver, messages, bodies))

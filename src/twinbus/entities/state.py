@@ -1,7 +1,7 @@
 """What a queue holds, and how facts rebuild it.
 
-The half of a queue that decides nothing: the two parts, the counts, the watermark, and the store's
-side of it (replay, restore, publish, walk).  Decisions are in queue.py.
+The half of a queue that decides nothing: its parts, the counts, the watermark, and the store's side
+of it (replay, restore, publish, walk).  Decisions are in transitions.py and queue.py.
 
 Replaying is idempotent: facts are absolute, so going once more through any tail of the facts that
 led to a state gives that state again.  Snapshots taken in slices rest on it.  What a fact names and
@@ -12,28 +12,32 @@ from typing import Final
 
 from twinbus.clock import Now
 from twinbus.entities.descriptions import (
+    DESCRIPTIONS,
     DISABLED,
     RECEIVE_DISABLED,
     SEND_DISABLED,
     QueueDescription,
 )
+from twinbus.entities.duplicates import DuplicateHistory
 from twinbus.entities.facts import (
     DEAD_LETTER,
     MAIN,
+    TRANSFER_DEAD_LETTER,
     Activated,
     DeadLettered,
     EntityCreated,
     Fact,
+    IdsSeen,
     Locked,
     Removed,
+    Rescheduled,
     Stored,
     Unlocked,
 )
-from twinbus.entities.message import ACTIVE, GONE, NEVER_MS, Message, Overlay
+from twinbus.entities.message import ACTIVE, GONE, NEVER_MS, SCHEDULED, Message, Overlay
 from twinbus.entities.subqueue import SubQueue
-from twinbus.errors import EntityDisabled, NotSupported
+from twinbus.errors import EntityDisabled
 
-NO_LIMIT: Final = NEVER_MS  # above every sequence number
 _MEGABYTE: Final = 1_048_576
 
 
@@ -61,20 +65,26 @@ class QueueCounts:
     )
 
     def __init__(
-        self, active: int, deferred: int, scheduled: int, dead_letter: int, size_bytes: int
+        self,
+        active: int,
+        deferred: int,
+        scheduled: int,
+        dead_letter: int,
+        size_bytes: int,
+        transfer_dead_letter: int = 0,
     ) -> None:
         self.active = active  # locked ones included
         self.deferred = deferred
         self.scheduled = scheduled
         self.dead_letter = dead_letter
         self.transfer = 0
-        self.transfer_dead_letter = 0
-        self.message_count = active + deferred + scheduled + dead_letter
+        self.transfer_dead_letter = transfer_dead_letter
+        self.message_count = active + deferred + scheduled + dead_letter + transfer_dead_letter
         self.size_bytes = size_bytes
 
 
 class QueueState:
-    """The main part and the dead-letter queue of one queue."""
+    """The main part of one queue, its dead-letter queue and its transfer dead-letter queue."""
 
     __slots__ = (
         "_dead_letter",
@@ -83,31 +93,42 @@ class QueueState:
         "_receive_disabled",
         "_send_disabled",
         "_size_bytes_max",
+        "_transfer_dead_letter",
         "accessed_utc_ms",
         "description",
         "entity_id",
         "grants",
+        "history",
+        "kind",
         "last_sequence_number",
         "name",
+        "needs_keys",
         "published",
+        "topic_id",
     )
 
     def __init__(
         self, entity_id: int, name: str, description: QueueDescription, grants: Grants
     ) -> None:
         self.entity_id = entity_id
+        self.kind = description.KIND  # "queue", "subscription" or "topic"
         self.name = name
+        self.topic_id = 0  # of a subscription: the topic it belongs to
         self.grants = grants
-        self.published = 0  # highest visible sequence number of the main part
+        self.published = 0  # highest visible sequence number
         self.last_sequence_number = 0  # highest assigned
         self.accessed_utc_ms = description.created_utc_ms  # UTC; last send or receive, not durable
         self._main = SubQueue()
         self._dead_letter = SubQueue()
+        # Few queues ever have one, and ten thousand queues must stay cheap: made when asked for.
+        self._transfer_dead_letter: SubQueue | None = None
         self.description = description
+        self.history: DuplicateHistory | None = None  # where duplicates are to be detected
         self._send_disabled = False
         self._receive_disabled = False
         self._size_bytes_max = 0
         self._expiry_waits = False  # something has expired that is not published yet
+        self.needs_keys = False  # whether NewMessage must bring its ids along
         self.update(description)
 
     def update(self, description: QueueDescription) -> None:
@@ -117,11 +138,24 @@ class QueueState:
         self._send_disabled = status in (DISABLED, SEND_DISABLED)
         self._receive_disabled = status in (DISABLED, RECEIVE_DISABLED)
         self._size_bytes_max = description.max_size_megabytes * _MEGABYTE
+        if description.requires_duplicate_detection:
+            if self.history is None:
+                self.history = DuplicateHistory(description.duplicate_detection_window_ms)
+            self.history.window_ms = description.duplicate_detection_window_ms
+        self.needs_keys = (
+            description.requires_session
+            or description.requires_duplicate_detection
+            or description.KIND == "topic"  # a subscription may ask for what the topic does not
+        )
 
     def check_sendable(self) -> None:
         """Refuse when the status of the queue keeps senders out."""
         if self._send_disabled:
             raise self._disabled()
+
+    def takes_copies(self) -> bool:
+        """Whether a topic may put copies into this subscription."""
+        return not self._send_disabled
 
     def check_receivable(self) -> None:
         """Refuse when the status of the queue keeps receivers out."""
@@ -143,26 +177,37 @@ class QueueState:
         """Would `lock_next` find something (or at least something that has expired)?"""
         if self._receive_disabled:
             return False
-        return self._part(subqueue).has_ready(self.published if subqueue == MAIN else NO_LIMIT)
+        return self._part(subqueue).has_ready(self.published)
 
     def counts(self) -> QueueCounts:
         """How much is here."""
         main = self._main
+        transfer = self._transfer_dead_letter
         return QueueCounts(
             active=main.table.count - main.deferred_count - main.scheduled_count,
             deferred=main.deferred_count,
             scheduled=main.scheduled_count,
             dead_letter=self._dead_letter.table.count,
-            size_bytes=main.size_bytes + self._dead_letter.size_bytes,
+            size_bytes=self.size_bytes(),
+            transfer_dead_letter=0 if transfer is None else transfer.table.count,
         )
+
+    def size_bytes(self) -> int:
+        """What the bodies of all messages take."""
+        size_bytes = self._main.size_bytes + self._dead_letter.size_bytes
+        if self._transfer_dead_letter is not None:
+            size_bytes += self._transfer_dead_letter.size_bytes
+        return size_bytes
 
     def messages_from(self, subqueue: int, sequence_number: int, count: int) -> list[Message]:
         """For snapshots: durable messages in order from this number on, `count` at most.
 
         Fewer than `count` means that the part has no more.
         """
+        if subqueue == TRANSFER_DEAD_LETTER and self._transfer_dead_letter is None:
+            return []
         part = self._part(subqueue)
-        limit = self.published if subqueue == MAIN else NO_LIMIT
+        limit = self.published
         found: list[Message] = []
         number = sequence_number
         while len(found) < count:
@@ -175,6 +220,13 @@ class QueueState:
                 found.append(message)
             number = run[-1].sequence_number + 1
         return found
+
+    def put_scheduled(self, message: Message) -> None:
+        """Take in a scheduled message that is durable already.
+
+        For transactions: its number was told before, and newer ones may have been published since.
+        """
+        self._main.put(message)
 
     # -- rebuilding -----------------------------------------------------------------------------
 
@@ -218,8 +270,13 @@ class QueueState:
             self._replay_dead_lettered(fact)
         elif isinstance(fact, Activated):
             self._replay_activated(fact)
+        elif isinstance(fact, Rescheduled):
+            self._replay_rescheduled(fact)
+        elif isinstance(fact, IdsSeen):
+            if self.history is not None:
+                self.history.restore(fact.digests, fact.seen_ms)
         elif isinstance(fact, EntityCreated):
-            self.update(QueueDescription.from_json(fact.description))
+            self.update(DESCRIPTIONS[fact.kind].from_json(fact.description))
 
     def _replay_locked(self, fact: Locked, now: Now) -> None:
         part = self._part(fact.subqueue)
@@ -244,13 +301,20 @@ class QueueState:
             part.table.watch_expiry(message)
 
     def _replay_dead_lettered(self, fact: DeadLettered) -> None:
+        subqueue = MAIN
         message = self._main.table.get(fact.sequence_number)
+        if message is None and fact.subqueue == TRANSFER_DEAD_LETTER:
+            subqueue = DEAD_LETTER
+            message = self._dead_letter.table.get(fact.sequence_number)
         if message is None:
             return
-        known = self._dead_letter.table.get(fact.sequence_number)
+        target = self._part(fact.subqueue)
+        known = target.table.get(fact.sequence_number)
         if known is not None:
-            self._dead_letter.remove(known)
-        self._dead_letter_message(message, fact.delivery_count, fact.overlay)
+            target.remove(known)
+        self._dead_letter_message(
+            subqueue, message, fact.delivery_count, fact.overlay, fact.subqueue
+        )
 
     def _replay_activated(self, fact: Activated) -> None:
         message = self._main.table.get(fact.sequence_number)
@@ -263,19 +327,37 @@ class QueueState:
                 self._main.remove(message)
         self._seen(fact.new_sequence_number)
 
+    def _replay_rescheduled(self, fact: Rescheduled) -> None:
+        message = self._main.table.get(fact.sequence_number)
+        if message is not None:
+            self._reschedule_message(message, fact.delivery_count, fact.due_ms, fact.overlay)
+
     def _seen(self, number: int) -> None:
         self.last_sequence_number = max(self.last_sequence_number, number)
         self.published = self.last_sequence_number
 
     # -- moves that decisions and replay share --------------------------------------------------
 
-    def _dead_letter_message(self, message: Message, count: int, overlay: Overlay) -> None:
-        """Move a message to the dead-letter queue.  It keeps its number."""
-        self._main.remove(message)
+    def _dead_letter_message(
+        self, subqueue: int, message: Message, count: int, overlay: Overlay, target: int
+    ) -> None:
+        """Move a message from one part to a dead-letter queue.  It keeps its number."""
+        self._part(subqueue).remove(message)
         message.state = ACTIVE
         message.delivery_count = count
         message.overlay = overlay
-        self._dead_letter.put(message)
+        self._part(target).put(message)
+
+    def _reschedule_message(
+        self, message: Message, count: int, due_ms: int, overlay: Overlay | None
+    ) -> None:
+        """Let a message of the main part wait.  Its expiry stays as near or far as it was."""
+        self._main.remove(message)
+        message.state = SCHEDULED
+        message.delivery_count = count
+        message.enqueued_ms = due_ms
+        message.overlay = overlay
+        self._main.put(message)
 
     def _activate_message(
         self, message: Message, new_number: int, enqueued_ms: int, expires_ms: int
@@ -297,4 +379,7 @@ class QueueState:
             return self._main
         if subqueue == DEAD_LETTER:
             return self._dead_letter
-        raise NotSupported("Queues have no transfer dead-letter queue yet.")
+        assert subqueue == TRANSFER_DEAD_LETTER
+        if self._transfer_dead_letter is None:
+            self._transfer_dead_letter = SubQueue()
+        return self._transfer_dead_letter

@@ -1,4 +1,4 @@
-"""One part of a queue: the main part, or its dead-letter queue.
+"""One part of a queue: the main part, or one of its dead-letter queues.
 
 Delivery order is lowest sequence number first.  Two sources give it: a cursor that walks the table
 once, and a heap of numbers that came back behind the cursor (abandoned, lock ended, released).
@@ -114,6 +114,8 @@ class SubQueue:
             message.locked_until_ms = 0
         if message.state == DEFERRED:
             self.deferred_count -= 1
+        elif message.state == SCHEDULED:  # only when a fact is replayed once more
+            self.scheduled_count -= 1
         message.state = state
         if state == DEFERRED:
             self.deferred_count += 1

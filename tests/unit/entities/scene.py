@@ -11,16 +11,21 @@ from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import (
     DEAD_LETTER,
     MAIN,
+    TRANSFER_DEAD_LETTER,
     Activated,
     DeadLettered,
     Fact,
     Locked,
     Removed,
+    Rescheduled,
+    SessionStateSet,
     Stored,
     Unlocked,
 )
+from twinbus.entities.kinds import make_queue
 from twinbus.entities.message import NEVER_MS, Message, NewMessage, Overlay
 from twinbus.entities.queue import Grants, Queue
+from twinbus.entities.sessions import SessionLock, SessionQueue
 
 UTC_MS = 1_800_000_000_000
 MONO_MS = 50_000
@@ -38,7 +43,7 @@ class Scene:
         self._told = 0
 
     def _new_queue(self, description: QueueDescription) -> Queue:
-        return Queue(7, "orders", description, self.facts, self.grants)
+        return make_queue("queue", 7, "orders", description, self.facts, self.grants)
 
     def advance(self, milliseconds: int, utc_jump_ms: int = 0) -> None:
         """Time passes on both clocks; UTC may jump on top of it."""
@@ -96,7 +101,7 @@ class Scene:
 
     def rebuilt(self) -> Queue:
         """The queue that a restart would find, locks running anew from now."""
-        queue = Queue(7, "orders", self.queue.description, [], Grants())
+        queue = make_queue("queue", 7, "orders", self.queue.description, [], Grants())
         for fact in self.log:
             queue.replay(copy_fact(fact), self.now)
         return queue
@@ -109,6 +114,36 @@ class Scene:
         for fact in self.log:
             queue.replay(copy_fact(fact), self.now)
         self.queue = queue
+
+
+class SessionScene(Scene):
+    """The same with a queue that requires sessions."""
+
+    def __init__(self, description: QueueDescription | None = None) -> None:
+        super().__init__(description or QueueDescription(requires_session=True))
+
+    @property
+    def sessions(self) -> SessionQueue:
+        assert isinstance(self.queue, SessionQueue)
+        return self.queue
+
+    def send_to(self, session_id: str, *bodies: bytes) -> list[int]:
+        """Send to a session, and make it durable."""
+        return self.send(*[NewMessage(body, session_id=session_id) for body in bodies])
+
+    def accept(self, session_id: str | None = None) -> SessionLock:
+        """Accept a session that must be there."""
+        lock = self.sessions.accept_session(session_id, self.now)
+        assert lock is not None
+        return lock
+
+    def lock_of(self, session: SessionLock, count: int = 1) -> list[Lock]:
+        """Lock the next messages of a session; returns their locks."""
+        queue = self.sessions
+        return locks_of(queue.lock_next_of(session.session_id, session.grant, count, self.now))
+
+    def release(self, session: SessionLock) -> None:
+        self.sessions.release_session(session.session_id, session.grant, self.now)
 
 
 def locks_of(messages: list[Message]) -> list[Lock]:
@@ -140,7 +175,13 @@ def describe(fact: Fact) -> tuple[object, ...]:
         return ("Unlocked", fact.subqueue, fact.sequence_number, count, fact.state, overlay)
     if isinstance(fact, DeadLettered):
         overlay = texts(fact.overlay)
-        return ("DeadLettered", fact.sequence_number, fact.delivery_count, overlay)
+        told = ("DeadLettered", fact.sequence_number, fact.delivery_count, overlay)
+        return told if fact.subqueue == DEAD_LETTER else (*told, fact.subqueue)
+    if isinstance(fact, Rescheduled):
+        overlay = texts(fact.overlay)
+        return ("Rescheduled", fact.sequence_number, fact.delivery_count, fact.due_ms, overlay)
+    if isinstance(fact, SessionStateSet):
+        return ("SessionStateSet", fact.session_id, fact.state, fact.updated_ms)
     assert isinstance(fact, Activated)
     return (
         "Activated",
@@ -187,6 +228,7 @@ def message_view(message: Message) -> tuple[object, ...]:
         message.delivery_count,
         message.grant,
         texts(message.overlay),
+        message.session_id,
     )
 
 
@@ -196,15 +238,17 @@ def overview(queue: Queue) -> dict[str, object]:
     queue.published = NEVER_MS
     parts = [
         [message_view(message) for message in queue.messages_from(subqueue, 1, 1_000_000)]
-        for subqueue in (MAIN, DEAD_LETTER)
+        for subqueue in (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)
     ]
     queue.published = published
     counts = queue.counts()
     return {
         "main": parts[0],
         "dead_letter": parts[1],
+        "transfer_dead_letter": parts[2],
         "last_sequence_number": queue.last_sequence_number,
         "counts": (counts.active, counts.deferred, counts.scheduled, counts.dead_letter),
         "message_count": counts.message_count,
         "size_bytes": counts.size_bytes,
+        "session_states": sorted(queue.session_states()) if isinstance(queue, SessionQueue) else [],
     }

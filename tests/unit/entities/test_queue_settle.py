@@ -16,13 +16,12 @@ from twinbus.entities.commands import (
 )
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import DEAD_LETTER as DLQ
-from twinbus.entities.facts import MAIN, TRANSFER_DEAD_LETTER
+from twinbus.entities.facts import MAIN
 from twinbus.entities.message import ACTIVE, DEFERRED, NewMessage, Overlay
 from twinbus.errors import (
     EntityDisabled,
     InvalidOperation,
     MessageLockLost,
-    NotSupported,
     QuotaExceeded,
 )
 
@@ -310,11 +309,6 @@ def test_quota_counts_both_parts_and_refuses_all_or_none() -> None:
         scene.send_bodies(b"y")
     scene.settle(scene.lock(subqueue=DLQ), COMPLETE, subqueue=DLQ)
     assert scene.send_bodies(b"y") == [4]
-
-
-def test_the_transfer_dead_letter_queue_is_refused(scene: Scene) -> None:
-    with pytest.raises(NotSupported):
-        scene.queue.lock_next(TRANSFER_DEAD_LETTER, 1, scene.now)
 
 
 def test_grants_are_shared_and_never_repeated() -> None:

@@ -18,7 +18,7 @@ from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import DEAD_LETTER as DLQ
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import ACTIVE, DEFERRED, NEVER_MS, SCHEDULED, NewMessage
-from twinbus.entities.queue import TRANSITIONS_MAX
+from twinbus.entities.transitions import TRANSITIONS_MAX
 from twinbus.errors import ArgumentInvalid, ArgumentOutOfRange, MessageNotFound
 
 DESCRIPTION = QueueDescription(lock_duration_ms=10_000, max_delivery_count=3)

@@ -1,0 +1,389 @@
+"""A topic as a pure state machine: what is sent to it goes to its subscriptions at once.
+
+    send ─▶ match the rules ─▶ is there room everywhere? ─▶ copies ─▶ one `Together` of facts
+
+A topic holds nothing but scheduled messages; when they are due, the broker has them fanned out (it
+can read their bodies).  A copy without changes shares its body with the others on disk and in
+memory; a rule with an action makes a body of its own.
+
+Decisions where the cloud's documentation is silent or vague:
+- A subscription that is Disabled or SendDisabled gets no copies; one that is ReceiveDisabled does.
+- The quota of a topic holds for each of its subscriptions.  One that is full refuses the send for
+  all; only what was scheduled before is let in, as nobody is there any more to be refused.
+- A message that no subscription wants is accepted and gone.
+
+Never looks into a message: `MessageCodec` does, and only where a rule or a session asks for it.
+"""
+
+from datetime import timedelta
+from typing import Final
+
+from twinbus.clock import Now
+from twinbus.entities.descriptions import QueueDescription
+from twinbus.entities.facts import (
+    DEAD_LETTER,
+    MAIN,
+    Fact,
+    FannedOut,
+    LastNumber,
+    Removed,
+    Stored,
+    gather,
+)
+from twinbus.entities.fields import Changes, MessageCodec
+from twinbus.entities.filters import FILTER_ERROR_REASON
+from twinbus.entities.message import (
+    NEVER_MS,
+    SCHEDULED,
+    Message,
+    NewMessage,
+    Overlay,
+    merge_overlays,
+)
+from twinbus.entities.queue import Grants, Queue
+from twinbus.entities.rules import RuleIndex
+from twinbus.entities.transitions import TRANSITIONS_MAX
+from twinbus.errors import QuotaExceeded
+from twinbus.limits import DEAD_LETTER_TEXT_CHARS_MAX, TRANSACTION_SIZE_BYTES_MAX
+
+REASON_NO_SESSION: Final = "Session id is null."
+_NO_SESSION: Final = "The subscription requires sessions and the message has no session id."
+COPY_BYTES: Final = 128  # what a copy takes in the log without body and texts, at most
+PIECE_SIZE_BYTES: Final = 8_388_608  # a send that takes more is written in several pieces
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+class Letter:
+    """A message as some subscriptions get it."""
+
+    __slots__ = ("is_dead", "is_own", "messages", "size_bytes")
+
+    def __init__(self, message: NewMessage, is_own: bool, is_dead: bool) -> None:
+        self.messages = [message]  # just the one, in the form that `enqueue` takes
+        self.is_own = is_own  # for one subscription only: the body is shared with no other copy
+        self.is_dead = is_dead  # it goes to the dead-letter queue right away
+        self.size_bytes = _size_bytes(message, is_own)  # of a copy in the log, at most
+
+
+def _size_bytes(message: NewMessage, is_own: bool) -> int:
+    size = COPY_BYTES
+    if is_own:
+        size += len(message.body)
+    if message.session_id is not None:
+        size += 4 * len(message.session_id)  # UTF-8 takes up to four bytes a character
+    overlay = message.overlay
+    if overlay is not None:
+        size += 4 * (len(overlay.reason or "") + len(overlay.description or ""))
+        size += 4 * len(overlay.source or "") + len(overlay.properties or b"")
+    return size
+
+
+class Copy:
+    """A letter for one subscription, decided and not yet there."""
+
+    __slots__ = ("letter", "subscription")
+
+    def __init__(self, subscription: Queue, letter: Letter) -> None:
+        self.subscription = subscription
+        self.letter = letter
+
+
+class Topic(Queue):
+    """One topic.  Whoever makes it links its subscriptions and their rules, and gives a codec."""
+
+    __slots__ = ("codec", "copied_size_bytes", "rules", "subscriptions")
+
+    def __init__(
+        self,
+        entity_id: int,
+        name: str,
+        description: QueueDescription,
+        facts: list[Fact],
+        grants: Grants,
+    ) -> None:
+        super().__init__(entity_id, name, description, facts, grants)
+        self.subscriptions: dict[int, Queue] = {}
+        self.rules = RuleIndex()
+        self.codec: MessageCodec | None = None
+        self.copied_size_bytes = 0  # of the copies of the last send: the broker makes room
+
+    def update(self, description: QueueDescription) -> None:
+        super().update(description)
+        # Session ids are read when a subscription asks for one, which few do.
+        self.needs_keys = description.requires_duplicate_detection
+
+    # -- sending --------------------------------------------------------------------------------
+
+    def _send_fresh(self, messages: list[NewMessage], now: Now) -> list[int]:
+        """Fan out or schedule, all or none; returns the topic's own sequence numbers."""
+        plan = self._plan(messages, now)
+        utc_ms = now.utc_ms
+        self.accessed_utc_ms = utc_ms
+        self.copied_size_bytes = 0
+        numbers: list[int] = []
+        fan = FanOut(self)
+        for new, copies in zip(messages, plan, strict=True):
+            self.last_sequence_number += 1
+            number = self.last_sequence_number
+            numbers.append(number)
+            if new.scheduled_ms > utc_ms:
+                fan.waiting.append(self._schedule(new, number))
+                continue
+            # Nobody hears of the send before all of it is durable, so it may come in pieces; only
+            # the ids of its messages must not come later than they.
+            if fan.size_bytes > PIECE_SIZE_BYTES and self.history is None:
+                fan.state()
+                fan = FanOut(self)
+            fan.add(number, copies, now)
+        fan.state()
+        return numbers
+
+    def check_send(self, messages: list[NewMessage], now: Now) -> None:
+        """Refuse what `send` would refuse; nothing changes."""
+        self._plan(messages, now)
+        if self.history is not None:
+            self.history.check_room(len(messages), now.utc_ms)
+
+    def copied_bytes(self, messages: list[NewMessage], now: Now) -> int:
+        """How much `send` would write beside the messages: what is one transaction is one frame."""
+        size = 0
+        for copies in self._plan(messages, now):
+            for copy in copies:
+                size += copy.letter.size_bytes
+        return size
+
+    def _plan(self, messages: list[NewMessage], now: Now) -> list[list[Copy]]:
+        """The copies of every message; none of one that is for later."""
+        self.check_sendable()
+        plan: list[list[Copy]] = []
+        size_bytes = self.size_bytes()
+        for new in messages:
+            if new.scheduled_ms > now.utc_ms:
+                size_bytes += len(new.body)
+                plan.append([])
+            else:
+                plan.append(self._copies(new))
+        if size_bytes > self._size_bytes_max:
+            raise self._quota_exceeded()
+        self._check_room(plan)
+        return plan
+
+    def _schedule(self, new: NewMessage, number: int) -> Message:
+        """Keep a message until it is due.  Its life is counted from then on."""
+        ttl_ms = min(new.time_to_live_ms, self.description.default_time_to_live_ms)
+        expires_ms = NEVER_MS if ttl_ms == NEVER_MS else new.scheduled_ms + ttl_ms
+        message = Message(
+            number, new.body, len(new.body), new.scheduled_ms, expires_ms, new.session_id, SCHEDULED
+        )
+        message.overlay = new.overlay
+        self._main.put(message)
+        return message
+
+    # -- what was scheduled ---------------------------------------------------------------------
+
+    def take_due(self, size_bytes_max: int, now: Now) -> list[Message]:
+        """Scheduled messages whose time has come; `fan_out_due` must follow at once."""
+        due: list[Message] = []
+        left = size_bytes_max
+        while left > 0 and len(due) < TRANSITIONS_MAX:
+            due_ms, number = self._main.next_scheduled()
+            if due_ms > now.utc_ms or number > self.published:
+                break  # one that is not durable yet holds up the later ones: order goes first
+            message = self._main.table.get(number)
+            assert message is not None
+            left -= message.length
+            self._main.remove(message)
+            due.append(message)
+        return due
+
+    def fan_out_due(self, messages: list[Message], bodies: list[bytes], now: Now) -> None:
+        """Send on what `take_due` has handed out, under new numbers."""
+        fan = FanOut(self)
+        for message, body in zip(messages, bodies, strict=True):
+            new = NewMessage(body, session_id=message.session_id)
+            if message.expires_ms != NEVER_MS:
+                new.time_to_live_ms = message.expires_ms - message.enqueued_ms
+            new.overlay = message.overlay
+            if fan.size_bytes > PIECE_SIZE_BYTES:
+                fan.state()
+                fan = FanOut(self)
+            self.last_sequence_number += 1
+            fan.add(self.last_sequence_number, self._copies(new), now)
+            fan.removed.append(message.sequence_number)
+        fan.state()
+
+    def tick(self, now: Now) -> None:
+        """Nothing: what is due needs its body, which the broker brings along (`take_due`)."""
+
+    # -- deciding who gets what -----------------------------------------------------------------
+
+    def _copies(self, new: NewMessage) -> list[Copy]:
+        """What every subscription gets of one message.  Changes nothing."""
+        codec = self.codec
+        assert codec is not None
+        rules = self.rules
+        fields = codec.read_fields(new.body) if rules.needs_fields else None
+        plain = NewMessage(new.body)
+        plain.time_to_live_ms = min(new.time_to_live_ms, self.description.default_time_to_live_ms)
+        plain.overlay = new.overlay
+        shared = Letter(plain, False, False)
+        keyed: Letter | None = None  # the same with its session id
+        copies: list[Copy] = []
+        for match in rules.match(fields, codec.new_id):
+            subscription = self.subscriptions.get(match.subscription_id)
+            if subscription is None or not subscription.takes_copies():
+                continue
+            letter = shared
+            if match.error is not None:
+                if not subscription.description.dead_lettering_on_filter_evaluation_exceptions:
+                    continue
+                letter = _dead_letter(plain, FILTER_ERROR_REASON, str(match.error))
+            elif match.changes is not None:
+                letter = _changed(codec, plain, match.changes)
+            if subscription.needs_keys and not letter.is_dead:  # a subscription's key: sessions
+                if letter is shared:
+                    if keyed is None:
+                        keyed = Letter(_keyed(codec, plain, new.session_id), False, False)
+                    letter = keyed
+                else:
+                    letter = Letter(_keyed(codec, letter.messages[0], None), True, False)
+                if letter.messages[0].session_id is None:
+                    letter = _dead_letter(plain, REASON_NO_SESSION, _NO_SESSION)
+            copies.append(Copy(subscription, letter))
+        return copies
+
+    def _check_room(self, plan: list[list[Copy]]) -> None:
+        """Refuse what does not fit into a subscription, or is too much to be written at once."""
+        sizes: dict[int, int] = {}
+        together = 0
+        for copies in plan:
+            if self.history is None:
+                together = 0  # each message stands for itself
+            for copy in copies:
+                entity_id = copy.subscription.entity_id
+                letter = copy.letter
+                sizes[entity_id] = sizes.get(entity_id, 0) + len(letter.messages[0].body)
+                together += letter.size_bytes
+            if together > TRANSACTION_SIZE_BYTES_MAX:
+                raise QuotaExceeded(
+                    f"The copies take {together} bytes or more; {TRANSACTION_SIZE_BYTES_MAX} "
+                    "can be written at once. Send fewer messages at a time, or smaller ones."
+                )
+        for entity_id, size in sizes.items():
+            subscription = self.subscriptions[entity_id]
+            if subscription.size_bytes() + size > self._size_bytes_max:
+                raise QuotaExceeded(
+                    f"The subscription '{subscription.name}' has reached the maximum size of its "
+                    f"topic, {self.description.max_size_megabytes} MB; receive messages from it."
+                )
+
+
+def _keyed(codec: MessageCodec, message: NewMessage, session_id: str | None) -> NewMessage:
+    """The same message with its session id, which is looked for if it is not known."""
+    if session_id is None:
+        session_id = codec.read_keys(message.body)[1]
+    keyed = NewMessage(message.body, message.time_to_live_ms, session_id=session_id)
+    keyed.overlay = message.overlay
+    return keyed
+
+
+def _changed(codec: MessageCodec, message: NewMessage, changes: Changes) -> Letter:
+    """The message as an action leaves it."""
+    made = NewMessage(codec.rewrite(message.body, changes), message.time_to_live_ms)
+    made.overlay = message.overlay
+    changed = changes.system.get("timetolive")
+    if isinstance(changed, timedelta):
+        made.time_to_live_ms = min(made.time_to_live_ms, changed // _MILLISECOND)
+    return Letter(made, True, False)
+
+
+def _dead_letter(message: NewMessage, reason: str, text: str) -> Letter:
+    """The message for the dead-letter queue."""
+    made = NewMessage(message.body, message.time_to_live_ms)
+    overlay = Overlay(reason, text[:DEAD_LETTER_TEXT_CHARS_MAX])
+    made.overlay = merge_overlays(message.overlay, overlay)
+    return Letter(made, True, True)
+
+
+class FanOut:
+    """Puts copies into their subscriptions and states the facts of it, all of them together."""
+
+    __slots__ = (
+        "_fanned",
+        "_mark",
+        "_number",
+        "_stored",
+        "_topic",
+        "removed",
+        "size_bytes",
+        "waiting",
+    )
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._mark = len(topic.facts)
+        self._number = 0  # the highest of the topic's numbers that a fact names
+        self._fanned: list[Fact] = []
+        # One fact for all messages of one part: (subscription, part) → messages.
+        self._stored: dict[tuple[int, int], list[Message]] = {}
+        self.size_bytes = 0  # of the facts, at most
+        self.waiting: list[Message] = []  # scheduled messages, which the topic keeps
+        self.removed: list[int] = []  # numbers of those it does not keep any longer
+
+    def add(self, number: int, copies: list[Copy], now: Now) -> None:
+        """Put in the copies of one message, which has this number in the topic."""
+        ids: list[int] = []
+        messages: list[Message] = []
+        shares = 0
+        for copy in copies:
+            self.size_bytes += copy.letter.size_bytes
+            if not copy.letter.is_own:
+                shares += 1
+        # Copies whose own number is another share one overlay that says which the topic's was.
+        numbered: Overlay | None = None
+        source: Overlay | None = None
+        for copy in copies:
+            subscription = copy.subscription
+            letter = copy.letter
+            if letter.is_dead:
+                message = subscription.enqueue_dead(letter.messages[0], now)
+            else:
+                message = subscription.enqueue(letter.messages, now)[0]
+            overlay = message.overlay
+            if message.sequence_number != number and (
+                overlay is None or overlay.enqueued_sequence_number == 0
+            ):
+                if numbered is None or overlay is not source:
+                    source = overlay
+                    numbered = merge_overlays(overlay, Overlay(enqueued_sequence_number=number))
+                message.overlay = numbered
+            if letter.is_own or shares == 1:
+                key = (subscription.entity_id, DEAD_LETTER if letter.is_dead else MAIN)
+                self._stored.setdefault(key, []).append(message)
+            else:
+                ids.append(subscription.entity_id)
+                messages.append(message)
+        if messages:
+            self._fanned.append(FannedOut(self._topic.entity_id, number, ids, messages))
+            self._number = number
+            self.size_bytes += messages[0].length
+
+    def state(self) -> None:
+        """State what was added, and which number the topic has given out last.
+
+        That is stated even if nobody wants a message: why not (a rule was removed) may be on its
+        way to the disk still, and until it is there nobody may hear that the message was accepted.
+        """
+        topic = self._topic
+        topic.copied_size_bytes += self.size_bytes
+        facts = topic.facts
+        if self.removed:
+            facts.append(Removed(topic.entity_id, MAIN, self.removed))
+        if self.waiting:
+            facts.append(Stored(topic.entity_id, MAIN, self.waiting))
+        facts.extend(self._fanned)
+        for (entity_id, subqueue), messages in self._stored.items():
+            facts.append(Stored(entity_id, subqueue, messages))
+        if self._number < topic.last_sequence_number:
+            facts.append(LastNumber(topic.entity_id, topic.last_sequence_number))
+        gather(facts, self._mark)
