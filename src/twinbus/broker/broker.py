@@ -17,21 +17,31 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from twinbus.broker.delivery import TURN_COUNT_MAX, QueueReceivers, Receiver, Sink, Taken
+from twinbus.broker.forwarding import Forwarder, refuses_receivers
+from twinbus.broker.idle import IdleEntities, is_busy
+from twinbus.broker.requests import REQUESTS
+from twinbus.broker.selection import PENDING, Walk
+from twinbus.broker.session_delivery import SessionReceivers, check_session, receivers_of
+from twinbus.broker.session_waiters import Answer, Waiter
 from twinbus.clock import Clock, Now
 from twinbus.entities.commands import (
     PEEK_LOCK,
     Command,
     Delivered,
+    GetSessionState,
     Peek,
     ReceiveDeferred,
     Reply,
     Send,
     Settle,
 )
-from twinbus.entities.descriptions import QueueDescription
+from twinbus.entities.facts import MAIN
+from twinbus.entities.fields import MessageCodec
 from twinbus.entities.message import Message
 from twinbus.entities.queue import Queue
-from twinbus.errors import DiskFull, EntityNotFound, ServiceError
+from twinbus.entities.sessions import SessionLock, SessionQueue
+from twinbus.entities.topic import Topic
+from twinbus.errors import DiskFull, EntityNotFound, InvalidOperation, ServiceError
 from twinbus.limits import PEEK_RESPONSE_BYTES_MAX
 from twinbus.storage.store import Commit, Store
 
@@ -39,6 +49,8 @@ from twinbus.storage.store import Commit, Store
 TIMER_MS_MAX: Final = 5_000
 # A turn with at most this many messages is light: taking it at once delays nobody.
 LIGHT_WORK_MAX: Final = 4
+# Bodies of scheduled messages that a topic fans out in one go.
+DUE_SIZE_BYTES_MAX: Final = 4_194_304
 # What a fact may take beyond the body; only used to decide whether a send still has room.
 FACT_OVERHEAD_BYTES: Final = 128
 
@@ -61,8 +73,10 @@ class Broker:
         clock: Clock,
         wake: Callable[[], None],
         on_replies: Callable[[list[Reply]], None],
+        codec: MessageCodec | None = None,
     ) -> None:
         self.store = store
+        self.codec = codec
         self._clock = clock
         self._wake = wake  # asks the shell for a turn; called once until the turn comes
         self._on_replies = on_replies
@@ -72,13 +86,17 @@ class Broker:
         self._receivers: dict[int, QueueReceivers] = {}
         self._touched: dict[int, Queue] = {}  # queues to pump in the next turn
         self.pending_bytes = 0  # of sends decided and in no commit yet
+        self.transaction_bytes = 0  # of what waits in open transactions
         self.work_count = 0  # messages sent, settled and handed out since the last commit began
         self.light = True  # whether the last commit carries few of them
         self._stated = 0  # facts handed to commits so far; `_stated + len(facts)` = all stated
         self._durable = 0  # facts known to be durable
         self._waiting: deque[tuple[int, Reply | Taken | Durable]] = deque()
+        self.walks: deque[Walk] = deque()  # requests about many messages; they take turns
         self._timers: list[tuple[int, int]] = []  # (monotonic ms, entity id)
         self._armed: dict[int, int] = {}
+        self._forwarder = Forwarder(store, codec)
+        self._idle = IdleEntities()
 
     # -- commands --------------------------------------------------------------------------------
 
@@ -99,23 +117,40 @@ class Broker:
                 except ServiceError as refused:
                     error = refused
                 self.touch(queue)
+            if result is PENDING:
+                continue  # a walk has begun; it brings the reply
             reply = Reply(command, result, error)
             position = self._position()
-            if position == before:  # nothing stated: nothing to wait for
-                ready.append(reply)
+            if position == before and not self._reads_ahead(command, position):
+                ready.append(reply)  # nothing stated: nothing to wait for
             else:
                 self._waiting.append((position, reply))
         if ready:
             self._on_replies(ready)
 
+    def _reads_ahead(self, command: Command, position: int) -> bool:
+        """Would the reply tell of something that a crash could still undo?"""
+        return position > self._durable and isinstance(command, GetSessionState)
+
     def _decide(self, queue: Queue, command: Command, now: Now) -> object:
         if isinstance(command, Send):
+            if queue.topic_id:
+                raise InvalidOperation("Messages are sent to a topic, not to its subscriptions.")
             self._check_room(command)
-            return queue.send(command.messages, now)
-        if isinstance(command, Peek) and command.count == 0:
-            return []  # the SDK asks for none at times
+            numbers = queue.send(command.messages, now)
+            if isinstance(queue, Topic):
+                # Only now do we know how much it makes.  The next send is refused if need be.
+                self.store.room_for(queue.copied_size_bytes)
+            return numbers
+        queue.accessed_utc_ms = now.utc_ms
         if isinstance(command, Settle):
             self.work_count += len(command.locks)
+        elif isinstance(command, Peek) and command.count == 0:
+            return []  # the SDK asks for none at times
+        else:
+            decide = REQUESTS.get(type(command))
+            if decide is not None:
+                return decide(self, queue, command, now)
         result = queue.apply(command, now)
         if isinstance(command, Peek):
             found = cast(list[Message], result)
@@ -144,28 +179,37 @@ class Broker:
 
     # -- entities --------------------------------------------------------------------------------
 
-    def create_queue(
-        self, name: str, description: QueueDescription, then: Callable[[], None]
-    ) -> Queue:
-        queue = self.store.create_queue(name, description)
-        self.when_durable(then)
-        return queue
-
-    def update_queue(
-        self, queue: Queue, description: QueueDescription, then: Callable[[], None]
-    ) -> None:
-        self.store.update_queue(queue.entity_id, description)
-        self.when_durable(then)
+    def note_entity(self, queue: Queue) -> None:
+        """The entity is new, or has a new description."""
+        if isinstance(queue, Topic):
+            queue.codec = self.codec
+        self._forwarder.note(queue)
+        now = self._clock.now()
+        self._idle.note(queue, now)
+        receivers = self._receivers.get(queue.entity_id)
+        if receivers is not None:
+            receivers.stir_all()  # it may have been enabled again
+            for receiver in list(receivers.ring):
+                refusal = refuses_receivers(queue, receiver.subqueue)
+                if refusal:  # it forwards from now on
+                    receiver.sink.lost(InvalidOperation(refusal))
+        self._arm(queue, now)
         self.touch(queue)
 
-    def delete_queue(self, queue: Queue, then: Callable[[], None]) -> None:
-        self.store.delete_queue(queue.entity_id)
-        self.when_durable(then)
-        self._touched.pop(queue.entity_id, None)
-        receivers = self._receivers.pop(queue.entity_id, None)
-        if receivers is not None:
-            for receiver in list(receivers.ring):
-                receiver.sink.removed()
+    def delete_entity(self, queue: Queue) -> None:
+        """The entity goes, a topic with its subscriptions, and whoever receives hears of it."""
+        gone = [queue]
+        if isinstance(queue, Topic):
+            gone += queue.subscriptions.values()
+        self.store.delete_entity(queue.entity_id)
+        self._ask_for_turn()
+        for each in gone:
+            self._forwarder.forget(each)
+            self._idle.forget(each)
+            self._touched.pop(each.entity_id, None)
+            receivers = self._receivers.pop(each.entity_id, None)
+            if receivers is not None:
+                receivers.remove_all()
 
     def message_count(self) -> int:
         """Messages in all queues, in whatever state."""
@@ -179,31 +223,96 @@ class Broker:
     # -- receivers -------------------------------------------------------------------------------
 
     def open_receiver(
-        self, entity_id: int, subqueue: int, receive_mode: int, sink: Sink
+        self,
+        entity_id: int,
+        subqueue: int,
+        receive_mode: int,
+        sink: Sink,
+        session: SessionLock | None = None,
+        is_exclusive: bool = True,
     ) -> Receiver:
-        queue = self.store.entities.get(entity_id)
-        if queue is None:
-            raise EntityNotFound("The messaging entity could not be found.")
-        queue.check_receivable()
-        receiver = Receiver(queue, subqueue, receive_mode, sink)
-        receivers = self._receivers.get(entity_id)
-        if receivers is None:
-            receivers = self._receivers[entity_id] = QueueReceivers(queue)
-        receivers.add(receiver)
+        queue = self._receivable(entity_id, subqueue)
+        check_session(queue, subqueue, session)
+        queue.accessed_utc_ms = self._clock.now().utc_ms
+        receiver = Receiver(queue, subqueue, receive_mode, sink, session, is_exclusive)
+        self._receivers_of(queue).add(receiver)
         return receiver
+
+    def accept_session(
+        self, entity_id: int, session_id: str | None, timeout_ms: int, grant: int, then: Answer
+    ) -> Waiter:
+        """Lock a session for a receiver, the next available one if none is named.
+
+        `then` is called with the lock or an error, at once or later.  `grant` is that of a lock to
+        be taken over, or 0.  The caller opens a receiver with the lock, or releases it.
+        """
+        queue = self._receivable(entity_id, MAIN)
+        if not isinstance(queue, SessionQueue):
+            raise InvalidOperation(
+                f"'{queue.name}' does not require sessions: receive from it without a session."
+            )
+        receivers = self._receivers_of(queue)
+        assert isinstance(receivers, SessionReceivers)
+        self.touch(queue)  # a wait has to have its timer
+        waiter = receivers.accept(session_id, timeout_ms, grant, then, self._clock.now())
+        self._drop_if_empty(receivers)
+        return waiter
+
+    def release_session(self, entity_id: int, lock: SessionLock) -> None:
+        """A lock that was given for a receiver which could not be opened."""
+        queue = self.store.entities.get(entity_id)
+        if isinstance(queue, SessionQueue):
+            queue.release_session(lock.session_id, lock.grant, self._clock.now())
+            self.touch(queue)
+
+    def cancel_accept(self, entity_id: int, waiter: Waiter) -> None:
+        """The wait for a session is given up: `then` will not be called."""
+        receivers = self._receivers.get(entity_id)
+        if isinstance(receivers, SessionReceivers):
+            receivers.cancel(waiter)
+            self._drop_if_empty(receivers)
 
     def set_credit(self, receiver: Receiver, credit: int, drain: bool) -> None:
         receiver.credit = credit
         receiver.drain = drain
+        self.resume(receiver)
+
+    def resume(self, receiver: Receiver) -> None:
+        """The receiver may have room or credit again."""
+        receivers = self._receivers.get(receiver.queue.entity_id)
+        if receivers is not None:
+            receivers.stir(receiver)
         self.touch(receiver.queue)
 
     def close_receiver(self, receiver: Receiver) -> None:
-        entity_id = receiver.queue.entity_id
-        receivers = self._receivers.get(entity_id)
+        receivers = self._receivers.get(receiver.queue.entity_id)
         if receivers is not None:
-            receivers.remove(receiver)
-            if not receivers.ring:
-                del self._receivers[entity_id]
+            receivers.remove(receiver, self._clock.now())
+            self._drop_if_empty(receivers)
+            if receiver.session is not None:
+                self.touch(receiver.queue)  # somebody may be waiting for the session
+
+    def _receivable(self, entity_id: int, subqueue: int) -> Queue:
+        queue = self.store.entities.get(entity_id)
+        if queue is None:
+            raise EntityNotFound("The messaging entity could not be found.")
+        refusal = refuses_receivers(queue, subqueue)
+        if refusal:
+            raise InvalidOperation(refusal)
+        queue.check_receivable()
+        return queue
+
+    def _receivers_of(self, queue: Queue) -> QueueReceivers:
+        receivers = self._receivers.get(queue.entity_id)
+        if receivers is None:
+            receivers = self._receivers[queue.entity_id] = receivers_of(queue)
+        return receivers
+
+    def _drop_if_empty(self, receivers: QueueReceivers) -> None:
+        # Whoever was told of something may have closed and opened receivers meanwhile.
+        entity_id = receivers.queue.entity_id
+        if receivers.is_empty() and self._receivers.get(entity_id) is receivers:
+            del self._receivers[entity_id]
 
     # -- turns -----------------------------------------------------------------------------------
 
@@ -243,6 +352,8 @@ class Broker:
                 self._pump(queue, now)
         if not may_commit:
             return None
+        if self.walks:
+            self._walk_on(now)
         commit = self.store.begin_commit()
         if commit is None:
             self._release()
@@ -255,6 +366,8 @@ class Broker:
         return commit
 
     def _pump(self, queue: Queue, now: Now) -> None:
+        if queue.entity_id in self._forwarder.sources:
+            self._forward(queue, now)
         receivers = self._receivers.get(queue.entity_id)
         if receivers is not None:
             taken: list[Taken] = []
@@ -266,7 +379,27 @@ class Broker:
                     self._waiting.append((position, batch))
             if handed_out >= TURN_COUNT_MAX:
                 self.touch(queue)  # there may be more; others get their turn first
+            self._drop_if_empty(receivers)
         self._arm(queue, now)
+
+    def _walk_on(self, now: Now) -> None:
+        """One slice of one walk; the next turn is another's."""
+        walk = self.walks.popleft()
+        reply = walk.step(now)
+        if walk.queue.entity_id in self.store.entities:
+            self.touch(walk.queue)
+        if reply is None:
+            self.walks.append(walk)
+        else:
+            self._waiting.append((self._position(), reply))
+        if self.walks:
+            self._ask_for_turn()
+
+    def _forward(self, queue: Queue, now: Now) -> None:
+        moved = self._forwarder.move(queue, now)
+        self.work_count += moved
+        if moved:
+            self.touch(queue)  # there may be more; others get their turn first
 
     def committed(self, commit: Commit) -> None:
         """The commit is durable: publish, and release what waited for it."""
@@ -274,7 +407,7 @@ class Broker:
             self.touch(queue)
         self._durable += commit.fact_count
         self._release()
-        if self.store.facts:
+        if self.store.facts or self.walks:
             self._ask_for_turn()
 
     def _position(self) -> int:
@@ -297,20 +430,26 @@ class Broker:
     # -- time ------------------------------------------------------------------------------------
 
     def _arm(self, queue: Queue, now: Now) -> None:
+        entity_id = queue.entity_id
         due = queue.next_due_ms(now)
+        receivers = self._receivers.get(entity_id)
+        if receivers is not None:
+            due = receivers.next_due_ms(due, now)
+        if entity_id in self._idle.watched or entity_id in self._forwarder.stalled:
+            due = TIMER_MS_MAX if due < 0 else due
         if due < 0:
             return
         deadline = now.mono_ms + min(due, TIMER_MS_MAX)
-        armed = self._armed.get(queue.entity_id)
+        armed = self._armed.get(entity_id)
         if armed is None or deadline < armed:
-            self._armed[queue.entity_id] = deadline
-            heapq.heappush(self._timers, (deadline, queue.entity_id))
+            self._armed[entity_id] = deadline
+            heapq.heappush(self._timers, (deadline, entity_id))
 
     def arm_all(self) -> None:
-        """After a start: whatever was scheduled, locked or expiring gets its timer."""
-        now = self._clock.now()
+        """After a start: whatever was scheduled, locked or expiring gets its timer, and what was
+        to be forwarded goes on."""
         for queue in self.store.entities.values():
-            self._arm(queue, now)
+            self.note_entity(queue)
 
     def next_timer_ms(self) -> int:
         """Monotonic time of the earliest timer; −1 when there is none."""
@@ -326,10 +465,31 @@ class Broker:
                 continue  # a nearer one has run since
             del self._armed[entity_id]
             queue = self.store.entities.get(entity_id)
-            if queue is not None:
-                queue.tick(now)
-                self._arm(queue, now)
-                self.touch(queue)
+            if queue is None or self._delete_if_idle(queue, now):
+                continue
+            if isinstance(queue, Topic):
+                self._fan_out_due(queue, now)
+            queue.tick(now)
+            receivers = self._receivers.get(entity_id)
+            if receivers is not None:
+                receivers.tick(now)
+            self._arm(queue, now)
+            self.touch(queue)
+
+    def _fan_out_due(self, topic: Topic, now: Now) -> None:
+        """What was scheduled in a topic goes to its subscriptions, a few megabytes at a time."""
+        messages = topic.take_due(DUE_SIZE_BYTES_MAX, now)
+        if messages:
+            topic.fan_out_due(messages, self.store.read_bodies(messages), now)
+
+    def _delete_if_idle(self, queue: Queue, now: Now) -> bool:
+        if queue.entity_id not in self._idle.watched:
+            return False
+        is_busy_now = is_busy(queue, self._receivers, self._forwarder)
+        if self._idle.left_ms(queue, is_busy_now, now) > 0:
+            return False
+        self.delete_entity(queue)
+        return True
 
 
 def _within(messages: list[Message], size_max: int) -> list[Message]:

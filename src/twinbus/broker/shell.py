@@ -16,6 +16,7 @@ from typing import Final
 from twinbus.broker.broker import Broker
 from twinbus.clock import Clock
 from twinbus.entities.commands import Reply
+from twinbus.entities.fields import MessageCodec
 from twinbus.errors import StorageError
 from twinbus.storage.store import Commit, Store, Task
 
@@ -35,11 +36,12 @@ class BrokerShell:
         clock: Clock,
         on_replies: Callable[[list[Reply]], None],
         on_failure: Callable[[BaseException], None],
+        codec: MessageCodec | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._on_failure = on_failure
-        self.broker = Broker(store, clock, self._wake, on_replies)
+        self.broker = Broker(store, clock, self._wake, on_replies, codec)
         self.broker.turn_now = self._turn
         self._store = store
         self._committing = False

@@ -18,14 +18,21 @@ def add_arguments(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     data_dir = options.data.absolute()
-    bundle = ca_bundle(data_dir)
-    variables = {
-        CONNECTION_STRING: find_running(data_dir).connection_string,
-        "REQUESTS_CA_BUNDLE": str(bundle),
-        "SSL_CERT_FILE": str(bundle),
-        # Node adds this one to the authorities it knows, so it must not hold them all again.
-        "NODE_EXTRA_CA_CERTS": str(ca_certificate(data_dir)),
-    }
+    running = find_running(data_dir)
+    variables: dict[str, str] = {}
+    for name, text in running.connection_strings.items():
+        if not variables:
+            variables[CONNECTION_STRING] = text
+        if len(running.connection_strings) > 1:
+            variables[f"{CONNECTION_STRING}_{name.upper().replace('-', '_')}"] = text
+    if running.has_own_authority:
+        bundle = ca_bundle(data_dir)
+        variables |= {
+            "REQUESTS_CA_BUNDLE": str(bundle),
+            "SSL_CERT_FILE": str(bundle),
+            # Node adds this one to the authorities it knows, so it must not hold them all again.
+            "NODE_EXTRA_CA_CERTS": str(ca_certificate(data_dir)),
+        }
     for name, value in variables.items():
         print(f"export {name}={shlex.quote(value)}")
     return 0

@@ -14,8 +14,22 @@ from typing import Final
 import twinbus
 from twinbus.errors import TwinbusError
 
-# Modules of this package; only the one asked for is imported, so a start does not pay for all.
-COMMANDS: Final = ("serve", "env", "queue", "verify", "demo")
+# Each command and its module in this package; only the one asked for is imported, so a start does
+# not pay for all.
+COMMANDS: Final = {
+    "serve": "serve",
+    "env": "env",
+    "queue": "queue",
+    "topic": "topic",
+    "subscription": "subscription",
+    "rule": "rule",
+    "peek": "messages",
+    "purge": "messages",
+    "undefer": "messages",
+    "replay": "messages",
+    "verify": "verify",
+    "demo": "demo",
+}
 
 
 def parser(asked: str = "") -> argparse.ArgumentParser:
@@ -26,7 +40,8 @@ def parser(asked: str = "") -> argparse.ArgumentParser:
     )
     root.add_argument("--version", action="version", version=twinbus.version_text())
     commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in (asked,) if asked in COMMANDS else COMMANDS:
+    modules = [COMMANDS[asked]] if asked in COMMANDS else dict.fromkeys(COMMANDS.values())
+    for name in modules:
         importlib.import_module(f"twinbus.cli.{name}").add_arguments(commands)
     return root
 

@@ -25,13 +25,16 @@ class Running:
     host: str
     port: int
     pid: int
-    connection_string: str = field(repr=False)
+    connection_strings: dict[str, str] = field(repr=False)  # by namespace; the default first
+    has_own_authority: bool = True  # clients must be told to trust the development CA
 
 
-def remember_running(data_dir: Path, connection_string: str) -> None:
-    target = ConnectionString.parse(connection_string)
+def remember_running(
+    data_dir: Path, connection_strings: dict[str, str], has_own_authority: bool
+) -> None:
+    target = ConnectionString.parse(next(iter(connection_strings.values())))
     assert target.port is not None
-    note = Running(target.host, target.port, os.getpid(), connection_string)
+    note = Running(target.host, target.port, os.getpid(), connection_strings, has_own_authority)
     write_private(_path(data_dir), json.dumps(asdict(note)) + "\n")
 
 

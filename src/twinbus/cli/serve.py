@@ -9,17 +9,22 @@ from typing import Final
 
 from twinbus.cli.arguments import Commands, add_data
 from twinbus.cli.running import forget_running, remember_running
+from twinbus.clock import SystemClock
 from twinbus.config import (
     HOST_DEFAULT,
     PORT_DEFAULT,
+    Declared,
     Identity,
+    JwtConfig,
+    NamespaceConfig,
     ServerConfig,
-    load_identity,
+    TlsConfig,
+    load_identities,
     store_identity,
 )
 from twinbus.emulator_config import EmulatorConfig, read_emulator_config
 from twinbus.errors import ConfigError, DirectoryInUse, LogDamaged
-from twinbus.limits import HANDSHAKE_DURATION_S_MAX
+from twinbus.limits import HANDSHAKE_DURATION_S_MAX, PROFILE_DEFAULT, PROFILES
 from twinbus.server.app import run_server
 
 # What a socket never says; these come without a file name when they are about an open file.
@@ -47,8 +52,27 @@ def add_arguments(commands: Commands) -> None:
         help="listen here too; may be repeated",
     )
     option("--config", type=Path, metavar="FILE", help="Config.json of Microsoft's emulator")
-    option("--namespace", metavar="NAME", help="default: the one used before, or twinbus")
-    option("--key", metavar="KEY", help="default: the one used before, or a random one")
+    option(
+        "--namespace",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="may be repeated (default: those used before, or twinbus)",
+    )
+    option(
+        "--key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="of the namespace, or of each in turn (default: the one used before, or a random one)",
+    )
+    option(
+        "--limits",
+        choices=tuple(PROFILES),
+        default=PROFILE_DEFAULT.name,
+        help="the ceilings of which tier (default: %(default)s)",
+    )
+    _add_access(serve)
     option(
         "--handshake",
         type=float,
@@ -65,6 +89,31 @@ def add_arguments(commands: Commands) -> None:
     serve.set_defaults(run=run)
 
 
+def _add_access(serve: argparse.ArgumentParser) -> None:
+    group = serve.add_argument_group("TLS and JSON web tokens")
+    option = group.add_argument
+    option("--certificate", type=Path, metavar="FILE", help="PEM; default: one of our own CA")
+    option("--certificate-key", type=Path, metavar="FILE", help="its private key, PEM")
+    option("--require-tls", action="store_true", help="refuse plain connections")
+    option("--client-ca", type=Path, metavar="FILE", help="believe client certificates it signed")
+    option(
+        "--client-rights",
+        action="append",
+        default=[],
+        metavar="NAME=RIGHTS",
+        help="what a client certificate with this common name may: Listen,Send or Manage",
+    )
+    option("--jwt-issuer", default="", metavar="URL", help="believe tokens of this issuer")
+    option(
+        "--jwt-audience",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="that are made for this audience; may be repeated",
+    )
+    option("--jwt-keys", type=Path, metavar="FILE", help="and signed with these keys: JWKS or PEM")
+
+
 def run(options: argparse.Namespace) -> int:
     data_dir: Path = options.data
     logging.basicConfig(
@@ -73,18 +122,21 @@ def run(options: argparse.Namespace) -> int:
     declared = read_emulator_config(options.config) if options.config else EmulatorConfig()
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
-        identity = load_identity(data_dir, options.namespace or declared.namespace, options.key)
+        now_utc_ms = SystemClock().now().utc_ms
+        names = _names(options.namespace, declared)
+        identities = load_identities(data_dir, now_utc_ms, names, options.key)
         config = ServerConfig(
             data_dir=data_dir,
-            namespace=identity.namespace,
-            rules=identity.rules,
+            namespaces=_namespaces(identities, names, declared),
             host=options.host,
             port=options.port,
             extra_ports=tuple(options.extra_port),
-            queues=declared.queues,
             handshake_s=options.handshake,
+            tls=_tls(options),
+            jwt=_jwt(options),
+            limits=PROFILES[options.limits],
         )
-        return asyncio.run(_serve(config, identity))
+        return asyncio.run(_serve(config))
     except OSError as error:
         raise ConfigError(_reason(error, options)) from error
     except DirectoryInUse as error:
@@ -95,16 +147,68 @@ def run(options: argparse.Namespace) -> int:
         ) from error
 
 
-async def _serve(config: ServerConfig, identity: Identity) -> int:
+def _names(given: list[str], declared: EmulatorConfig) -> list[str]:
+    """Which namespaces are wanted.  A single one in a file is called as the command line says."""
+    in_file = [name for name, _ in declared.namespaces if name is not None]
+    if given and len(declared.namespaces) <= 1:
+        return given
+    taken = {name.lower() for name in in_file}
+    return in_file + [name for name in given if name.lower() not in taken]
+
+
+def _namespaces(
+    identities: tuple[Identity, ...], names: list[str], declared: EmulatorConfig
+) -> tuple[NamespaceConfig, ...]:
+    """Each namespace with what the file declares for it."""
+    entities = {(name or "").lower(): each for name, each in declared.namespaces}
+    if len(entities) == 1:
+        first = (names or [identities[0].namespace])[0]
+        entities = {first.lower(): next(iter(entities.values()))}
+    return tuple(
+        NamespaceConfig(identity, entities.get(identity.namespace.lower(), Declared()))
+        for identity in identities
+    )
+
+
+def _tls(options: argparse.Namespace) -> TlsConfig:
+    rights: list[tuple[str, tuple[str, ...]]] = []
+    for text in options.client_rights:
+        name, _, given = text.rpartition("=")
+        rights.append((name, tuple(right.strip().title() for right in given.split(","))))
+    return TlsConfig(
+        certificate=options.certificate,
+        key=options.certificate_key,
+        client_ca=options.client_ca,
+        client_rights=tuple(rights),
+        is_required=options.require_tls,
+    )
+
+
+def _jwt(options: argparse.Namespace) -> JwtConfig | None:
+    path: Path | None = options.jwt_keys
+    if path is None:
+        if options.jwt_issuer or options.jwt_audience:
+            raise ConfigError("--jwt-issuer and --jwt-audience need --jwt-keys; give it too")
+        return None
+    try:
+        keys = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path} ({error}); check --jwt-keys") from error
+    return JwtConfig(options.jwt_issuer, tuple(options.jwt_audience), keys, str(path))
+
+
+async def _serve(config: ServerConfig) -> int:
     was_ready = False
 
-    def ready(connection_string: str) -> None:
+    def ready(port: int) -> None:
         # Only now is the directory surely ours.
         nonlocal was_ready
         was_ready = True
-        store_identity(config.data_dir, identity)
-        remember_running(config.data_dir, connection_string)
-        print(connection_string, flush=True)
+        store_identity(config.data_dir, *(each.identity for each in config.namespaces))
+        connection_strings = config.connection_strings(port)
+        remember_running(config.data_dir, connection_strings, config.tls.certificate is None)
+        for text in connection_strings.values():
+            print(text, flush=True)
 
     try:
         return await run_server(config, ready)

@@ -1,4 +1,4 @@
-"""Entity administration over HTTP: create, show, list and delete queues.
+"""Entity administration over HTTP: create, show, list and delete entities and rules.
 
 The Atom protocol of Azure Service Bus's management endpoint, just the part the command line and the
 tests need, on the standard library.  Settings are named as in that protocol (`LockDuration`) and
@@ -8,12 +8,19 @@ travel as text; what they mean is the server's to say.
 import http.client
 import ssl
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
 from twinbus.client.connection_string import ConnectionString
+from twinbus.client.rules import (
+    RULE_ELEMENT,
+    SERVICE_BUS,
+    RuleSettings,
+    rule_description,
+    rule_properties,
+)
 from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.errors import (
@@ -26,30 +33,79 @@ from twinbus.errors import (
 )
 
 ATOM: Final = "http://www.w3.org/2005/Atom"
-SERVICE_BUS: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 API_VERSION: Final = "api-version=2021-05"
 REQUEST_DURATION_S_MAX: Final = 30
 TOKEN_LIFETIME_S: Final = 300
 PAGE_SIZE: Final = 100  # what the official SDK asks for
 
-# The order of the protocol's schema; the cloud's service refuses any other.
-QUEUE_ELEMENTS: Final = (
-    "LockDuration",
-    "MaxSizeInMegabytes",
-    "RequiresDuplicateDetection",
-    "RequiresSession",
-    "DefaultMessageTimeToLive",
-    "DeadLetteringOnMessageExpiration",
-    "DuplicateDetectionHistoryTimeWindow",
-    "MaxDeliveryCount",
-    "EnableBatchedOperations",
-    "Status",
-    "ForwardTo",
-    "UserMetadata",
-    "AutoDeleteOnIdle",
-    "EnablePartitioning",
-    "ForwardDeadLetteredMessagesTo",
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of entity: what it is called, its element, and its settings.
+
+    The settings stand in the order of the protocol's schema; the cloud's service refuses any other.
+    """
+
+    word: str
+    element: str
+    settings: tuple[str, ...]
+
+
+QUEUE: Final = Kind(
+    "queue",
+    "QueueDescription",
+    (
+        "LockDuration",
+        "MaxSizeInMegabytes",
+        "RequiresDuplicateDetection",
+        "RequiresSession",
+        "DefaultMessageTimeToLive",
+        "DeadLetteringOnMessageExpiration",
+        "DuplicateDetectionHistoryTimeWindow",
+        "MaxDeliveryCount",
+        "EnableBatchedOperations",
+        "Status",
+        "ForwardTo",
+        "UserMetadata",
+        "AutoDeleteOnIdle",
+        "EnablePartitioning",
+        "ForwardDeadLetteredMessagesTo",
+    ),
 )
+TOPIC: Final = Kind(
+    "topic",
+    "TopicDescription",
+    (
+        "DefaultMessageTimeToLive",
+        "MaxSizeInMegabytes",
+        "RequiresDuplicateDetection",
+        "DuplicateDetectionHistoryTimeWindow",
+        "EnableBatchedOperations",
+        "Status",
+        "UserMetadata",
+        "AutoDeleteOnIdle",
+        "EnablePartitioning",
+    ),
+)
+SUBSCRIPTION: Final = Kind(
+    "subscription",
+    "SubscriptionDescription",
+    (
+        "LockDuration",
+        "RequiresSession",
+        "DefaultMessageTimeToLive",
+        "DeadLetteringOnMessageExpiration",
+        "DeadLetteringOnFilterEvaluationExceptions",
+        "MaxDeliveryCount",
+        "EnableBatchedOperations",
+        "Status",
+        "ForwardTo",
+        "UserMetadata",
+        "ForwardDeadLetteredMessagesTo",
+        "AutoDeleteOnIdle",
+    ),
+)
+RULE: Final = Kind("rule", RULE_ELEMENT, ())
 
 _REFUSALS: Final[Mapping[int, type[ServiceError]]] = {
     400: ArgumentInvalid,
@@ -64,8 +120,8 @@ class Unreachable(TwinbusError):
 
 
 @dataclass(frozen=True)
-class QueueEntry:
-    """A queue as the server describes it: settings and counts by their protocol names."""
+class Entry:
+    """An entity as the server describes it: settings and counts by their protocol names."""
 
     name: str
     properties: Mapping[str, str]
@@ -78,27 +134,49 @@ class AdminClient:
         self._target = ConnectionString.parse(connection_string)
         self._tls = tls
 
-    def create_queue(self, name: str, properties: Mapping[str, str] | None = None) -> QueueEntry:
-        body = _entry_xml(properties or {})
-        return _parse_entry(ET.fromstring(self._request("PUT", _path(name), body)), name)
+    def create_queue(self, name: str, properties: Mapping[str, str] | None = None) -> Entry:
+        return self.create(QUEUE, (name,), properties or {})
 
-    def get_queue(self, name: str) -> QueueEntry:
-        path = f"{_path(name)}?enrich=false&{API_VERSION}"
-        return _parse_entry(ET.fromstring(self._request("GET", path)), name)
+    def get_queue(self, name: str) -> Entry:
+        return self.get(QUEUE, (name,))
 
     def delete_queue(self, name: str) -> None:
-        self._request("DELETE", _path(name))
+        self.delete((name,))
 
-    def list_queues(self) -> Iterator[QueueEntry]:
+    def list_queues(self) -> Iterator[Entry]:
+        return self.list(QUEUE)
+
+    # Names are those on the way down to an entity: (topic, subscription, rule) for a rule.
+
+    def create(self, kind: Kind, names: Sequence[str], properties: Mapping[str, str]) -> Entry:
+        body = _entry_xml(_description(kind, properties))
+        found = self._request("PUT", _path(names), body)
+        return _parse_entry(ET.fromstring(found), kind, names[-1])
+
+    def get(self, kind: Kind, names: Sequence[str]) -> Entry:
+        path = f"{_path(names)}?enrich=false&{API_VERSION}"
+        return _parse_entry(ET.fromstring(self._request("GET", path)), kind, names[-1])
+
+    def delete(self, names: Sequence[str]) -> None:
+        self._request("DELETE", _path(names))
+
+    def list(self, kind: Kind, names: Sequence[str] = ()) -> Iterator[Entry]:
+        """All queues or topics, or all that is below the entity of these names."""
+        collection = f"{_path(names)}{_BELOW[len(names)]}" if names else f"/$Resources/{kind.word}s"
         skip = 0
         while True:
-            path = f"/$Resources/queues?$skip={skip}&$top={PAGE_SIZE}&{API_VERSION}"
+            path = f"{collection}?$skip={skip}&$top={PAGE_SIZE}&{API_VERSION}"
             entries = ET.fromstring(self._request("GET", path)).findall(f"{{{ATOM}}}entry")
             for entry in entries:
-                yield _parse_entry(entry, "")
+                yield _parse_entry(entry, kind, "")
             if len(entries) < PAGE_SIZE:
                 return
             skip += PAGE_SIZE
+
+    def create_rule(self, names: Sequence[str], rule: RuleSettings) -> Entry:
+        body = _entry_xml(rule_description(names[-1], rule))
+        found = self._request("PUT", _path(names), body)
+        return _parse_entry(ET.fromstring(found), RULE, names[-1])
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> bytes:
         target = self._target
@@ -136,33 +214,45 @@ class AdminClient:
         return make_sas_token(uri, target.key_name, target.key, expires_s)
 
 
-def _path(name: str) -> str:
-    return "/" + quote(name, safe="")
+_BELOW: Final = ("", "/Subscriptions", "/Rules")
 
 
-def _entry_xml(properties: Mapping[str, str]) -> bytes:
-    unknown = sorted(set(properties) - set(QUEUE_ELEMENTS))
+def _path(names: Sequence[str]) -> str:
+    """`/topic/Subscriptions/subscription/Rules/rule`, as far as there are names."""
+    pieces = [f"{below}/{quote(name, safe='')}" for below, name in zip(_BELOW, names, strict=False)]
+    return "".join(pieces)
+
+
+def _description(kind: Kind, properties: Mapping[str, str]) -> ET.Element:
+    unknown = sorted(set(properties) - set(kind.settings))
     if unknown:
-        raise ArgumentInvalid(f"a queue has no setting {unknown[0]}")
+        raise ArgumentInvalid(f"a {kind.word} has no setting {unknown[0]}")
+    description = ET.Element(f"{{{SERVICE_BUS}}}{kind.element}")
+    for setting in kind.settings:
+        if setting in properties:
+            ET.SubElement(description, f"{{{SERVICE_BUS}}}{setting}").text = properties[setting]
+    return description
+
+
+def _entry_xml(description: ET.Element) -> bytes:
     entry = ET.Element(f"{{{ATOM}}}entry")
     content = ET.SubElement(entry, f"{{{ATOM}}}content", {"type": "application/xml"})
-    description = ET.SubElement(content, f"{{{SERVICE_BUS}}}QueueDescription")
-    for element in QUEUE_ELEMENTS:
-        if element in properties:
-            ET.SubElement(description, f"{{{SERVICE_BUS}}}{element}").text = properties[element]
+    content.append(description)
     text: bytes = ET.tostring(entry, encoding="utf-8")
     return text
 
 
-def _parse_entry(entry: ET.Element, name: str) -> QueueEntry:
-    description = entry.find(f"{{{ATOM}}}content/{{{SERVICE_BUS}}}QueueDescription")
+def _parse_entry(entry: ET.Element, kind: Kind, name: str) -> Entry:
+    description = entry.find(f"{{{ATOM}}}content/{{{SERVICE_BUS}}}{kind.element}")
     if description is None:  # how the cloud's service says "not there"
-        raise EntityNotFound(f"there is no queue {name}")
+        raise EntityNotFound(f"there is no {kind.word} {name}")
     title = entry.findtext(f"{{{ATOM}}}title")
+    if kind is RULE:
+        return Entry(title or name, rule_properties(description))
     properties = {
         leaf.tag.partition("}")[2]: leaf.text or "" for leaf in description.iter() if len(leaf) == 0
     }
-    return QueueEntry(title or name, properties)
+    return Entry(title or name, properties)
 
 
 def _detail(text: bytes) -> str:

@@ -1,12 +1,22 @@
 """A broker on a simulated disk and clock, driven by hand."""
 
 from twinbus.broker.broker import Broker
+from twinbus.broker.catalog import Catalog
 from twinbus.broker.delivery import Receiver
 from twinbus.entities.commands import PEEK_LOCK, Command, Lock, Reply, Send
-from twinbus.entities.descriptions import QueueDescription
+from twinbus.entities.descriptions import (
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+    subscription_path,
+)
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import Message, NewMessage
 from twinbus.entities.queue import Queue
+from twinbus.entities.rules import RuleDescription, default_rule
+from twinbus.entities.topic import Topic
+from twinbus.errors import ServiceError
+from twinbus.server.message_fields import StoredMessageCodec
 from twinbus.storage.store import Commit, Store
 from twinbus.testing.clock import SimClock
 from twinbus.testing.disk import SimDisk
@@ -24,6 +34,7 @@ class SimSink:
         self.drained_count = 0
         self.is_removed = False
         self.is_full = False
+        self.errors: list[ServiceError] = []
 
     def deliver(
         self, messages: list[Message], bodies: list[bytes], locked_until_utc_ms: int
@@ -42,17 +53,28 @@ class SimSink:
     def removed(self) -> None:
         self.is_removed = True
 
+    def lost(self, error: ServiceError) -> None:
+        self.errors.append(error)
+
 
 class BrokerHarness:
     """Steps a broker through turns and commits one at a time."""
 
-    def __init__(self, disk: SimDisk | None = None, clock: SimClock | None = None) -> None:
+    def __init__(
+        self,
+        disk: SimDisk | None = None,
+        clock: SimClock | None = None,
+        segment_size: int = SEGMENT_SIZE,
+    ) -> None:
         self.disk = disk or SimDisk()
         self.clock = clock or SimClock()
-        self.store = Store.open(self.disk, self.clock.now(), 7, SEGMENT_SIZE)
+        self.store = Store.open(self.disk, self.clock.now(), 7, segment_size)
         self.replies: list[Reply] = []
         self.wanted = False
-        self.broker = Broker(self.store, self.clock, self._wake, self.replies.extend)
+        self.broker = Broker(
+            self.store, self.clock, self._wake, self.replies.extend, StoredMessageCodec()
+        )
+        self.catalog = Catalog(self.broker)
         self.broker.arm_all()
 
     def _wake(self) -> None:
@@ -101,9 +123,43 @@ class BrokerHarness:
     def create_queue(
         self, name: str = "orders", description: QueueDescription | None = None
     ) -> Queue:
-        queue = self.broker.create_queue(name, description or QueueDescription(), lambda: None)
+        return self.create("queue", name, description or QueueDescription())
+
+    def create(self, kind: str, name: str, description: QueueDescription) -> Queue:
+        queue = self.catalog.create_entity(kind, name, description, _nothing)
         self.run()
         return queue
+
+    def create_topic(
+        self, name: str = "news", description: TopicDescription | None = None
+    ) -> Topic:
+        topic = self.create("topic", name, description or TopicDescription())
+        assert isinstance(topic, Topic)
+        return topic
+
+    def create_subscription(
+        self,
+        topic: Topic,
+        name: str,
+        description: SubscriptionDescription | None = None,
+        rule: RuleDescription | None = None,
+    ) -> Queue:
+        queue = self.catalog.create_subscription(
+            subscription_path(topic.name, name),
+            description or SubscriptionDescription(),
+            rule or default_rule(),
+            _nothing,
+        )
+        self.run()
+        return queue
+
+    def update(self, queue: Queue, description: QueueDescription) -> None:
+        self.catalog.update_entity(queue, description, _nothing)
+        self.run()
+
+    def delete(self, queue: Queue) -> None:
+        self.catalog.delete_entity(queue, _nothing)
+        self.run()
 
     def submit(self, *commands: Command) -> None:
         self.broker.submit(list(commands))
@@ -124,3 +180,7 @@ class BrokerHarness:
 
     def reply_to(self, command: Command) -> Reply | None:
         return next((reply for reply in self.replies if reply.command is command), None)
+
+
+def _nothing() -> None:
+    """For tests that do not ask when it is durable."""

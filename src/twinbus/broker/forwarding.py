@@ -1,0 +1,208 @@
+"""Forwarding: what is ready in one entity moves on to another, in the broker's own turn.
+
+    source: ready messages ─▶ target.send, with an overlay that says where they come from
+                           └▶ Removed at the source         both in one `Together`
+
+A message is therefore in exactly one of the two, whatever is cut off when.  What cannot move goes
+to the transfer dead-letter queue of its source, with the reason: the target is gone, disabled or
+full, or the message has been forwarded too often, which is how circles end.  Messages wait where
+they are only while the disk is full, or their source takes no receivers (its status says so).
+
+Body, ids and application properties stay.  A message keeps what is left of its life; a dead letter,
+whose life may be over, starts it anew.
+"""
+
+from typing import Final
+
+from twinbus.clock import Now
+from twinbus.entities.facts import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, gather
+from twinbus.entities.fields import MessageCodec
+from twinbus.entities.message import NEVER_MS, Message, NewMessage, Overlay
+from twinbus.entities.queue import Queue
+from twinbus.entities.topic import Topic
+from twinbus.errors import EntityNotFound, QuotaExceeded, ServiceError
+from twinbus.limits import DEAD_LETTER_TEXT_CHARS_MAX, FORWARD_HOPS_MAX
+from twinbus.storage.store import Store
+
+REASON_HOPS: Final = "MaxTransferHopCountExceeded"
+# So many move in one go; large bodies then take a few megabytes, as deliveries do.
+CHUNK: Final = 64
+CHUNK_LARGE: Final = 4
+LARGE_BODY_BYTES: Final = 65_536
+OVERHEAD_BYTES: Final = 256  # what the facts of one move take beyond the body
+
+
+class Forwarder:
+    """Moves messages between the entities of one store."""
+
+    def __init__(self, store: Store, codec: MessageCodec | None) -> None:
+        self._store = store
+        self._codec = codec
+        self.sources: dict[int, Queue] = {}
+        self.stalled: set[int] = set()  # sources that wait for room on the disk
+        self._large: set[int] = set()  # sources whose last chunk had large bodies
+
+    def note(self, queue: Queue) -> None:
+        """The entity is new or has a new description."""
+        description = queue.description
+        if description.forward_to or description.forward_dead_lettered_messages_to:
+            self.sources[queue.entity_id] = queue
+            self._large.add(queue.entity_id)  # at first we do not know
+        else:
+            self.forget(queue)
+
+    def forget(self, queue: Queue) -> None:
+        self.sources.pop(queue.entity_id, None)
+        self.stalled.discard(queue.entity_id)
+        self._large.discard(queue.entity_id)
+
+    def concerns(self, queue: Queue) -> bool:
+        """Is it the source or the target of any forwarding?"""
+        if queue.entity_id in self.sources:
+            return True
+        return any(queue in self._targets(source) for source in self.sources.values())
+
+    def _targets(self, source: Queue) -> list[Queue | None]:
+        description = source.description
+        names = (description.forward_to, description.forward_dead_lettered_messages_to)
+        return [self._target(source, name) for name in names if name is not None]
+
+    def _target(self, source: Queue, name: str) -> Queue | None:
+        """An entity by its name in the namespace of the source."""
+        namespace, colon, _ = source.name.rpartition(":")
+        entity_id = self._store.names.get(f"{namespace}{colon}{name}".lower(), 0)
+        return self._store.entities.get(entity_id)
+
+    # -- moving ----------------------------------------------------------------------------------
+
+    def move(self, source: Queue, now: Now) -> int:
+        """Move what is ready, a chunk at most; returns how many messages went."""
+        self.stalled.discard(source.entity_id)
+        description = source.description
+        moved = 0
+        if description.forward_to is not None:
+            moved += self._move(source, MAIN, description.forward_to, now)
+        if description.forward_dead_lettered_messages_to is not None:
+            name = description.forward_dead_lettered_messages_to
+            moved += self._move(source, DEAD_LETTER, name, now)
+        return moved
+
+    def _move(self, source: Queue, subqueue: int, name: str, now: Now) -> int:
+        if not source.has_ready(subqueue):
+            return 0
+        is_large = source.entity_id in self._large
+        messages = source.take_ready(subqueue, CHUNK_LARGE if is_large else CHUNK, now)
+        if not messages:
+            return 0
+        size = sum(message.length + OVERHEAD_BYTES for message in messages)
+        if not self._store.room_for(size):
+            source.put_back(subqueue, messages)
+            self.stalled.add(source.entity_id)
+            return 0
+        if messages[-1].length > LARGE_BODY_BYTES:
+            self._large.add(source.entity_id)
+        else:
+            self._large.discard(source.entity_id)
+        target = self._target(source, name)
+        if target is None or target is source:
+            error = EntityNotFound(f"The forwarding target '{name[:64]}' could not be found.")
+            self._fail(source, subqueue, messages, error)
+            return len(messages)
+        fresh: list[Message] = []
+        for message in messages:
+            if message.overlay is not None and message.overlay.hop_count >= FORWARD_HOPS_MAX:
+                text = f"The message has been forwarded {FORWARD_HOPS_MAX} times, the most it may."
+                overlay = Overlay(REASON_HOPS, text)
+                source.dead_letter(subqueue, [message], overlay, TRANSFER_DEAD_LETTER)
+            else:
+                fresh.append(message)
+        if fresh:
+            self._hand_over(source, subqueue, fresh, target, now)
+        return len(messages)
+
+    def _hand_over(
+        self, source: Queue, subqueue: int, messages: list[Message], target: Queue, now: Now
+    ) -> None:
+        """All at once if they are let in, else one by one."""
+        bodies = self._store.read_bodies(messages)
+        news = [
+            self._forwarded(source, subqueue, message, body, target, now)
+            for message, body in zip(messages, bodies, strict=True)
+        ]
+        try:
+            self._send(source, subqueue, messages, news, target, now)
+        except ServiceError as error:
+            if len(messages) == 1:
+                self._fail(source, subqueue, messages, error)
+                return
+            for message, new in zip(messages, news, strict=True):
+                try:
+                    self._send(source, subqueue, [message], [new], target, now)
+                except ServiceError as refused:
+                    self._fail(source, subqueue, [message], refused)
+
+    def _send(
+        self,
+        source: Queue,
+        subqueue: int,
+        messages: list[Message],
+        news: list[NewMessage],
+        target: Queue,
+        now: Now,
+    ) -> None:
+        if isinstance(target, Topic):
+            size = target.copied_bytes(news, now)
+            if size > self._store.together_size_max // 2:
+                raise QuotaExceeded(f"The copies take {size} bytes, too many for one commit.")
+        facts = self._store.facts
+        mark = len(facts)
+        target.send(news, now)
+        source.remove(subqueue, messages)
+        gather(facts, mark)
+
+    def _forwarded(
+        self,
+        source: Queue,
+        subqueue: int,
+        message: Message,
+        body: bytes,
+        target: Queue,
+        now: Now,
+    ) -> NewMessage:
+        """The message as the target gets it."""
+        new = NewMessage(body)
+        if message.expires_ms != NEVER_MS:
+            since_ms = now.utc_ms if subqueue == MAIN else message.enqueued_ms
+            new.time_to_live_ms = message.expires_ms - since_ms
+        older = message.overlay or Overlay()
+        new.overlay = Overlay(
+            older.reason,
+            older.description,
+            older.source if subqueue == MAIN else source.name.rpartition(":")[2],
+            older.properties,
+            older.hop_count + 1,
+            older.enqueued_sequence_number or message.sequence_number,
+        )
+        if target.needs_keys and self._codec is not None:
+            keys = self._codec.read_keys(body)
+            new.message_id, new.session_id, new.partition_key = keys
+        return new
+
+    def _fail(
+        self, source: Queue, subqueue: int, messages: list[Message], error: ServiceError
+    ) -> None:
+        """Where the target refuses, messages wait for somebody to look at them."""
+        overlay = Overlay(type(error).__name__, str(error)[:DEAD_LETTER_TEXT_CHARS_MAX])
+        source.dead_letter(subqueue, messages, overlay, TRANSFER_DEAD_LETTER)
+
+
+def refuses_receivers(queue: Queue, subqueue: int) -> str:
+    """Why nobody can receive from this part; empty when they can."""
+    if isinstance(queue, Topic):
+        return "A topic holds no messages to receive; receive from one of its subscriptions."
+    description = queue.description
+    if subqueue == MAIN and description.forward_to is not None:
+        return f"'{queue.name}' forwards its messages; receive from where they go."
+    if subqueue == DEAD_LETTER and description.forward_dead_lettered_messages_to is not None:
+        return f"'{queue.name}' forwards its dead letters; receive from where they go."
+    return ""

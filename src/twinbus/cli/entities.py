@@ -1,0 +1,199 @@
+"""What the commands about entities have in common: actions, settings, tables.
+
+`twinbus queue`, `topic`, `subscription` and `rule` all create, list, show and delete; they differ
+in how many names lead to an entity, in its settings and in the columns of its list.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from twinbus.cli.arguments import Commands, add_connection_string, connection_string, duration
+from twinbus.client.admin import AdminClient, Entry, Kind
+
+# Option, what it is called in the protocol, how its text is read, what it does.
+Setting = tuple[str, str, Callable[[str], object], str]
+# Option and element of what is off unless it is named, and what it does.
+Switch = tuple[str, str, str]
+
+LOCK_DURATION: Final[Setting] = (
+    "--lock-duration",
+    "LockDuration",
+    duration,
+    "how long a receiver holds a message (60s)",
+)
+MAX_DELIVERY_COUNT: Final[Setting] = (
+    "--max-delivery-count",
+    "MaxDeliveryCount",
+    int,
+    "deliveries before dead-lettering (10)",
+)
+TIME_TO_LIVE: Final[Setting] = (
+    "--default-message-time-to-live",
+    "DefaultMessageTimeToLive",
+    duration,
+    "longest life of a message (no limit)",
+)
+MAX_SIZE: Final[Setting] = (
+    "--max-size-in-megabytes",
+    "MaxSizeInMegabytes",
+    int,
+    "room for messages (1024)",
+)
+DUPLICATE_WINDOW: Final[Setting] = (
+    "--duplicate-detection-history-time-window",
+    "DuplicateDetectionHistoryTimeWindow",
+    duration,
+    "how long message ids are remembered (10m)",
+)
+FORWARD_TO: Final[Setting] = (
+    "--forward-to",
+    "ForwardTo",
+    str,
+    "a queue or topic that gets every message (none)",
+)
+FORWARD_DEAD_LETTERS: Final[Setting] = (
+    "--forward-dead-lettered-messages-to",
+    "ForwardDeadLetteredMessagesTo",
+    str,
+    "a queue or topic that gets the dead letters (none)",
+)
+AUTO_DELETE: Final[Setting] = (
+    "--auto-delete-on-idle",
+    "AutoDeleteOnIdle",
+    duration,
+    "delete it when nobody has used it for so long (never)",
+)
+USER_METADATA: Final[Setting] = ("--user-metadata", "UserMetadata", str, "a note of your own")
+
+SESSIONS: Final[Switch] = ("--requires-session", "RequiresSession", "deliver by session")
+DUPLICATES: Final[Switch] = (
+    "--requires-duplicate-detection",
+    "RequiresDuplicateDetection",
+    "drop messages whose id was seen before",
+)
+DEAD_LETTERING: Final[Switch] = (
+    "--dead-lettering-on-message-expiration",
+    "DeadLetteringOnMessageExpiration",
+    "keep expired messages in the dead-letter queue",
+)
+
+Columns = Sequence[tuple[str, str]]
+
+
+class EntityCommand:
+    """`create`, `list`, `show` and `delete` for one kind of entity."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        names: Sequence[str],
+        columns: Columns,
+        settings: Sequence[Setting | Switch] = (),
+    ) -> None:
+        self._kind = kind
+        self._names = names  # of the arguments that lead to an entity, its own name last
+        self._columns = columns
+        self._settings = settings  # that `create` takes
+
+    def add_actions(self, commands: Commands) -> None:
+        word = self._kind.word
+        parser = commands.add_parser(word, help=f"create, list, show and delete {word}s")
+        actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+        create = self._add_action(actions, "create", f"create a {word}", self.create)
+        self.add_settings(create)
+        self._add_action(actions, "list", f"list all {word}s", self._list, self._names[:-1])
+        self._add_action(actions, "show", f"show what a {word} is set to", self._show)
+        self._add_action(actions, "delete", f"delete a {word}", self._delete)
+
+    def _add_action(
+        self,
+        actions: Commands,
+        action: str,
+        purpose: str,
+        run: Callable[[argparse.Namespace], int],
+        names: Sequence[str] | None = None,
+    ) -> argparse.ArgumentParser:
+        parser = actions.add_parser(action, help=purpose)
+        add_connection_string(parser)
+        parser.add_argument("--json", action="store_true", help="for programs rather than people")
+        for name in self._names if names is None else names:
+            parser.add_argument(name, metavar=name.upper())
+        parser.set_defaults(run=run)
+        return parser
+
+    def add_settings(self, parser: argparse.ArgumentParser) -> None:
+        for setting in self._settings:
+            if len(setting) == 4:
+                option, element, read, purpose = setting
+                parser.add_argument(option, dest=element, type=read, metavar="VALUE", help=purpose)
+            else:
+                option, element, purpose = setting
+                parser.add_argument(
+                    option, dest=element, action="store_const", const="true", help=purpose
+                )
+
+    def names_of(self, options: argparse.Namespace) -> list[str]:
+        return [getattr(options, name) for name in self._names if hasattr(options, name)]
+
+    def create(self, options: argparse.Namespace) -> int:
+        chosen = {setting[1]: getattr(options, setting[1]) for setting in self._settings}
+        properties = {element: str(value) for element, value in chosen.items() if value is not None}
+        names = self.names_of(options)
+        self.created(options, client(options).create(self._kind, names, properties))
+        return 0
+
+    def created(self, options: argparse.Namespace, entry: Entry) -> None:
+        if options.json:
+            print_json(_document(entry))
+        else:
+            print(f"created {self._kind.word} {entry.name}")
+
+    def _list(self, options: argparse.Namespace) -> int:
+        entries = list(client(options).list(self._kind, self.names_of(options)))
+        if options.json:
+            print_json([_document(entry) for entry in entries])
+            return 0
+        titles = ["NAME", *(title for title, _ in self._columns)]
+        rows = [titles] + [
+            [entry.name, *(entry.properties.get(element, "") for _, element in self._columns)]
+            for entry in entries
+        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+            print("  ".join(cells).rstrip())
+        return 0
+
+    def _show(self, options: argparse.Namespace) -> int:
+        entry = client(options).get(self._kind, self.names_of(options))
+        if options.json:
+            print_json(_document(entry))
+            return 0
+        width = max(map(len, entry.properties), default=0)
+        print(entry.name)
+        for name, value in entry.properties.items():
+            print(f"  {name.ljust(width)}  {value}".rstrip())
+        return 0
+
+    def _delete(self, options: argparse.Namespace) -> int:
+        names = self.names_of(options)
+        client(options).delete(names)
+        if options.json:
+            print_json({"name": names[-1], "deleted": True})
+        else:
+            print(f"deleted {self._kind.word} {names[-1]}")
+        return 0
+
+
+def client(options: argparse.Namespace) -> AdminClient:
+    return AdminClient(connection_string(options))
+
+
+def print_json(document: object) -> None:
+    print(json.dumps(document, indent=2))
+
+
+def _document(entry: Entry) -> dict[str, object]:
+    return {"name": entry.name, "properties": dict(entry.properties)}
