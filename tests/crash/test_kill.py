@@ -15,6 +15,7 @@ pytestmark = pytest.mark.asyncio
 SEED = 20_261_115
 
 
+@pytest.mark.feature("send.durable", "ours.restart")
 async def test_kill_9_under_load_loses_and_resurrects_nothing(
     server_with_queues: Callable[..., ServerProcess],
 ) -> None:
@@ -37,6 +38,7 @@ async def test_kill_9_under_load_loses_and_resurrects_nothing(
         await asyncio.to_thread(server.stop)
 
 
+@pytest.mark.feature("send.durable", "ours.restart")
 async def test_sigterm_under_load_ends_cleanly_and_loses_nothing(
     server_with_queues: Callable[..., ServerProcess],
 ) -> None:

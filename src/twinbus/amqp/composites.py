@@ -326,6 +326,11 @@ def rejected(error: AmqpError | None) -> bytes:
     return REJECTED if error is None else composite(0x25, [error.encode()])
 
 
+def transactional(txn_id: bytes, outcome: bytes) -> bytes:
+    """The encoded transactional state around an encoded outcome."""
+    return composite(0x34, [put_binary(txn_id), outcome])
+
+
 def modified(
     delivery_failed: bool,
     undeliverable_here: bool,

@@ -126,12 +126,20 @@ class DeliveryTooLarge(Event):
     """A delivery was larger than the link's max-message-size.  Its bytes are gone; the shell
     settles it with `rejected`, so that the sender learns which of its messages it was."""
 
-    __slots__ = ("delivery_id", "link", "settled", "size")
+    __slots__ = ("delivery_id", "link", "settled", "size", "state")
 
-    def __init__(self, link: IngressLink, delivery_id: int, settled: bool, size: int) -> None:
+    def __init__(
+        self,
+        link: IngressLink,
+        delivery_id: int,
+        settled: bool,
+        state: DeliveryState | None,
+        size: int,
+    ) -> None:
         self.link = link
         self.delivery_id = delivery_id
         self.settled = settled
+        self.state = state
         self.size = size
 
 

@@ -143,10 +143,12 @@ def _receive_part(session: AmqpSession, link: IngressLink, transfer: Transfer, p
         _count_delivery(session, link, True)
         return
     link.partial_settled = link.partial_settled or transfer.settled
+    if transfer.state is not None:
+        link.partial_state = transfer.state
     link.partial_size += len(part)
     _keep_part(session, link, part)
     if not transfer.more:
-        _finish(session, link, transfer)
+        _finish(session, link)
 
 
 def _keep_part(session: AmqpSession, link: IngressLink, part: bytes) -> None:
@@ -167,7 +169,7 @@ def _keep_part(session: AmqpSession, link: IngressLink, part: bytes) -> None:
         )
 
 
-def _finish(session: AmqpSession, link: IngressLink, transfer: Transfer) -> None:
+def _finish(session: AmqpSession, link: IngressLink) -> None:
     """The last frame of a delivery has come."""
     delivery_id = link.partial_id
     settled = link.partial_settled
@@ -177,7 +179,9 @@ def _finish(session: AmqpSession, link: IngressLink, transfer: Transfer) -> None
     if not _count_delivery(session, link, settled):
         return
     if partial is None:
-        session.wire.events.append(DeliveryTooLarge(link, delivery_id, settled, size))
+        session.wire.events.append(
+            DeliveryTooLarge(link, delivery_id, settled, link.partial_state, size)
+        )
         return
     session.wire.events.append(
         DeliveryReceived(
@@ -186,7 +190,7 @@ def _finish(session: AmqpSession, link: IngressLink, transfer: Transfer) -> None
             link.partial_tag,
             link.partial_format,
             settled,
-            transfer.state,
+            link.partial_state,
             bytes(partial),
         )
     )

@@ -32,7 +32,7 @@ from twinbus.limits import (
 )
 
 if TYPE_CHECKING:
-    from twinbus.amqp.composites import Coordinator, Source, Target
+    from twinbus.amqp.composites import Coordinator, DeliveryState, Source, Target
     from twinbus.amqp.performatives import Flow
     from twinbus.amqp.session import AmqpSession
 
@@ -49,6 +49,7 @@ class Link:
         "context",
         "desired_capabilities",
         "handle",
+        "lingers",
         "name",
         "own_state",
         "peer_handle",
@@ -80,6 +81,7 @@ class Link:
         self.desired_capabilities: list[str] = []
         self.peer_max_message_size = 0  # 0: none stated
         self.context: object = None  # free for the shell
+        self.lingers = False  # the shell's own `detach` answers the peer's, in its own time
 
     @property
     def attached(self) -> bool:
@@ -181,6 +183,7 @@ class IngressLink(Link):
         "partial_id",
         "partial_settled",
         "partial_size",
+        "partial_state",
         "partial_tag",
         "unsettled_count",
     )
@@ -199,6 +202,7 @@ class IngressLink(Link):
         self.partial_tag = b""
         self.partial_format = 0
         self.partial_settled = False
+        self.partial_state: DeliveryState | None = None  # as any of its frames has it
 
     def accept(
         self,
@@ -278,6 +282,7 @@ class IngressLink(Link):
         self.partial_tag = tag
         self.partial_format = message_format
         self.partial_settled = False
+        self.partial_state = None
         self.partial_size = 0
         self.partial = bytearray()
 
@@ -337,7 +342,7 @@ class EgressLink(Link):
 
         `context` comes back with the receiver's disposition.
         """
-        if self.own_state != ATTACHED:
+        if self.own_state != ATTACHED or self.peer_state != ATTACHED:
             return -1
         if self.link_credit <= 0:
             raise LocalProtocolError("transfer without credit")
@@ -428,6 +433,28 @@ class EgressLink(Link):
             session.write(
                 encode_disposition_frame(session.channel, SENDER, first, last, True, state)
             )
+
+    def confirm(self, delivery_ids: list[int], state: bytes) -> None:
+        """Tell the receiver what the outcome of deliveries would be; they stay unsettled until
+        `settle` or `reopen`.  This is how a settlement inside a transaction is answered."""
+        if self.own_state != ATTACHED:
+            return
+        session = self.session
+        for delivery_id in delivery_ids:
+            if delivery_id in session.disposed:
+                session.write(
+                    encode_disposition_frame(
+                        session.channel, SENDER, delivery_id, delivery_id, False, state
+                    )
+                )
+
+    def reopen(self, delivery_ids: list[int], contexts: list[object]) -> None:
+        """What the receiver said about deliveries does not count any more (its transaction was
+        rolled back): its next word on them is reported again."""
+        session = self.session
+        for delivery_id, context in zip(delivery_ids, contexts, strict=True):
+            if session.disposed.pop(delivery_id, None) is not None:
+                session.unsettled[delivery_id] = (self, context)
 
     def drained(self) -> None:
         """Answer a drain: what credit is left is given back."""

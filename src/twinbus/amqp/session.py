@@ -324,7 +324,8 @@ class AmqpSession:
         if not link.answered:
             link.attach_empty()
         if link.own_state == ATTACHED:
-            self.detach(link, detach.closed, None)
+            if not link.lingers:
+                self.detach(link, detach.closed, None)
             self.wire.events.append(LinkDetached(link, detach.closed, detach.error))
         else:
             self._drop(link)
@@ -357,6 +358,10 @@ class AmqpSession:
                 self.send_flow(link)
 
     def _receive_credit(self, link: EgressLink, flow: Flow) -> None:
+        if flow.properties and "txn-id" in flow.properties:
+            error = "messages are not acquired in transactions; settle them in one"
+            self.fail_link(link, AmqpError("amqp:not-implemented", error))
+            return
         link.peer_flow(flow)
         self.wire.events.append(CreditChanged(link))
         if link.own_state == ATTACHED:

@@ -144,10 +144,12 @@ def encode_delivered(
     dead_letter_description: str | None = None,
     dead_letter_source: str | None = None,
     lock_token: bytes | None = None,
+    enqueued_sequence_number: int = 0,
 ) -> bytes:
     """The message as a receiver gets it.
 
-    `locked_until_ms` 0 and `state` 0 leave their annotations out.  `overlay_properties` is an
+    `enqueued_sequence_number` is the number that it got where it was first sent to; 0 = the one it
+    has.  `locked_until_ms` 0 and `state` 0 leave their annotations out.  `overlay_properties` is an
     encoded map of application properties to set.  `lock_token` (16 bytes, RFC 4122 order) adds the
     delivery annotation that messages received by sequence number need.
     """
@@ -166,7 +168,13 @@ def encode_delivered(
         return (
             head[0]
             + _pack_broker(
-                sequence_number, enqueued_ms, delivery_count, locked_until_ms, head[1], head[2]
+                sequence_number,
+                enqueued_sequence_number or sequence_number,
+                enqueued_ms,
+                delivery_count,
+                locked_until_ms,
+                head[1],
+                head[2],
             )
             + stored[STORED_HEAD_BYTES:]
         )
@@ -174,7 +182,13 @@ def encode_delivered(
     count = head[1] + 2 * ((state != 0) + (dead_letter_source is not None))
     size = head[2] + len(extra)
     broker = _pack_broker(
-        sequence_number, enqueued_ms, delivery_count, locked_until_ms, count, size
+        sequence_number,
+        enqueued_sequence_number or sequence_number,
+        enqueued_ms,
+        delivery_count,
+        locked_until_ms,
+        count,
+        size,
     )
     parts = [head[0], broker[:_HEADER_END_BYTES]]
     if lock_token is not None:
@@ -190,6 +204,7 @@ def encode_delivered(
 
 def _pack_broker(
     sequence_number: int,
+    enqueued_sequence_number: int,
     enqueued_ms: int,
     delivery_count: int,
     locked_until_ms: int,
@@ -210,7 +225,7 @@ def _pack_broker(
             _ENQUEUED_TIME_KEY,
             enqueued_ms,
             _ENQUEUE_SEQUENCE_NUMBER_KEY,
-            sequence_number,
+            enqueued_sequence_number,
         )
     return _BROKER_LOCKED.pack(
         0x42 if delivery_count else 0x41,
@@ -224,7 +239,7 @@ def _pack_broker(
         _ENQUEUED_TIME_KEY,
         enqueued_ms,
         _ENQUEUE_SEQUENCE_NUMBER_KEY,
-        sequence_number,
+        enqueued_sequence_number,
         _LOCKED_UNTIL_KEY,
         locked_until_ms,
     )

@@ -15,7 +15,13 @@ from twinbus.amqp.codec import (
     encode_binary,
     encode_list,
 )
-from twinbus.amqp.composites import DeliveryState, Performative, put_composite, read_state
+from twinbus.amqp.composites import (
+    DeliveryState,
+    Performative,
+    TransactionalState,
+    put_composite,
+    read_state,
+)
 from twinbus.amqp.fields import (
     NULL,
     Fields,
@@ -258,7 +264,8 @@ def _decode_any_disposition(data: bytes, at: int, end: int) -> tuple[Disposition
 def _learn_disposition_tail(data: bytes, at: int, end: int, tail: bytes) -> _DispositionTail:
     disposition, _ = _decode_any_disposition(data, at, end)
     known = (data[at + 2], disposition.settled, disposition.state, disposition.batchable)
-    if len(tail) <= _REMEMBERED_BYTES_MAX:
+    passing = isinstance(disposition.state, TransactionalState)  # every transaction has its own id
+    if len(tail) <= _REMEMBERED_BYTES_MAX and not passing:
         if len(_disposition_tails) >= _REMEMBERED_MAX:
             _disposition_tails.clear()
         _disposition_tails[tail] = known

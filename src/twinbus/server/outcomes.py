@@ -13,15 +13,19 @@ from twinbus.amqp.composites import (
     Modified,
     Rejected,
     Released,
+    TransactionalState,
     modified,
     rejected,
 )
 from twinbus.entities.commands import ABANDON, COMPLETE, DEAD_LETTER, DEFER, RELEASE
 from twinbus.entities.message import Overlay
-from twinbus.errors import ServiceError
-from twinbus.limits import DEAD_LETTER_TEXT_CHARS_MAX
+from twinbus.errors import ArgumentInvalid, ArgumentOutOfRange, ServiceError
+from twinbus.limits import ABANDON_DELAY_MS_MAX, DEAD_LETTER_TEXT_CHARS_MAX
 
 UNDECIDED: Final = -1
+
+# Ours: among the properties to modify of an abandoned message; it is never stored as one.
+DELAY: Final = "twinbus:delay-ms"
 
 # A settlement is confirmed with the same kind of outcome; `rejected` without an error, because an
 # error there would mean that the settlement failed.
@@ -50,24 +54,48 @@ def read_outcome(state: DeliveryState | None, settled: bool) -> tuple[int, Overl
         return COMPLETE, None
     if isinstance(state, Modified):
         outcome = DEFER if state.undeliverable_here else ABANDON
-        changes = state.annotations
-        return outcome, Overlay(properties=encode_changes(changes)) if changes else None
+        properties = encode_changes(state.annotations) if state.annotations else None
+        return outcome, None if properties is None else Overlay(properties=properties)
     if isinstance(state, Rejected):
         return DEAD_LETTER, _dead_letter_overlay(state.error)
+    if isinstance(state, TransactionalState):
+        return UNDECIDED, None  # the transaction decides (coordinator.py)
     if isinstance(state, Released) or settled:
         return RELEASE, None  # settled without an outcome counts as released
     return UNDECIDED, None
 
 
-def encode_changes(changes: dict[object, object]) -> bytes:
-    """Application properties to set, as the map that an overlay keeps."""
-    return encode_value({str(key): value for key, value in changes.items()})
+def encode_changes(changes: dict[object, object]) -> bytes | None:
+    """Application properties to set, as the map that an overlay keeps; None when there are none."""
+    properties = {str(key): value for key, value in changes.items() if key != DELAY}
+    return encode_value(properties) if properties else None
+
+
+def read_delay(changes: dict[object, object], outcome: int) -> int:
+    """Ours: after how long an abandoned message is to come back, in milliseconds; 0 = at once."""
+    delay_ms = changes.get(DELAY)
+    if delay_ms is None:
+        return 0
+    if outcome != ABANDON:
+        raise ArgumentInvalid(f"'{DELAY}' is for messages that are abandoned.")
+    if not isinstance(delay_ms, int) or isinstance(delay_ms, bool):
+        raise ArgumentInvalid(f"'{DELAY}' must be a whole number of milliseconds.")
+    if not 1 <= delay_ms <= ABANDON_DELAY_MS_MAX:
+        raise ArgumentOutOfRange(f"'{DELAY}' is 1 to {ABANDON_DELAY_MS_MAX}, not {delay_ms}.")
+    return int(delay_ms)
+
+
+def read_delay_of(state: DeliveryState | None, outcome: int) -> int:
+    """The same, where a disposition asks for it."""
+    if not isinstance(state, Modified) or not state.annotations:
+        return 0
+    return read_delay(state.annotations, outcome)
 
 
 def _dead_letter_overlay(error: AmqpError | None) -> Overlay:
     if error is None:
         return Overlay()
-    info = {str(key): value for key, value in (error.info or {}).items()}
+    info = {str(key): value for key, value in (error.info or {}).items() if key != DELAY}
     reason = info.pop("DeadLetterReason", None)
     description = info.pop("DeadLetterErrorDescription", None) or error.description
     if reason is None and error.condition != "com.microsoft:dead-letter":

@@ -1,9 +1,9 @@
 """A sending link: the client's deliveries in, one command per read, outcomes back in ranges."""
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from twinbus.amqp.composites import ACCEPTED
-from twinbus.amqp.events import DeliveryReceived, Event
+from twinbus.amqp.composites import ACCEPTED, TransactionalState, transactional
+from twinbus.amqp.events import DeliveryReceived, DeliveryTooLarge, Event
 from twinbus.amqp.link import IngressLink
 from twinbus.amqp.message import Scanned, scan
 from twinbus.amqp.message_id import (
@@ -13,9 +13,11 @@ from twinbus.amqp.message_id import (
     with_message_id,
 )
 from twinbus.amqp.plain import BATCH_FORMAT, split_batch
-from twinbus.broker.namespace import Address
+from twinbus.amqp.types import Symbol
+from twinbus.broker.namespace import Address, parse_address
 from twinbus.entities.commands import Reply, Send
 from twinbus.entities.message import NEVER_MS, NewMessage
+from twinbus.entities.queue import Queue
 from twinbus.errors import (
     ArgumentInvalid,
     EntityNotFound,
@@ -24,32 +26,58 @@ from twinbus.errors import (
     RemoteProtocolError,
     ServiceError,
 )
-from twinbus.limits import MESSAGE_SIZE_BYTES_MAX
+from twinbus.limits import PROPERTY_SIZE_BYTES_MAX
+from twinbus.server.coordinator import add_to_transaction, fail_transaction
+from twinbus.server.message_limits import (
+    IDS_CHARS_MAX,
+    check_ids,
+    check_partition_key,
+    check_properties_size,
+)
 from twinbus.server.outcomes import refused
-from twinbus.server.requests import RequestLink
 
 if TYPE_CHECKING:
     from twinbus.server.endpoint import AmqpEndpoint
 
 SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
+PARTITION_KEY: Final = "x-opt-partition-key"
+TRANSFER_DESTINATION: Final = Symbol("com.microsoft:transfer-destination-address")
+_LIST8: Final = 0xC0
 
 
-def new_message(data: bytes, ids: MessageIds, ttl_ms_max: int) -> NewMessage:
-    """An encoded message as the broker takes it; RemoteProtocolError or ServiceError if not."""
+def new_message(
+    data: bytes, ids: MessageIds, ttl_ms_max: int, needs_keys: bool = False
+) -> NewMessage:
+    """An encoded message as the broker takes it; RemoteProtocolError or ServiceError if not.
+
+    `needs_keys` is the entity's: then message id, session id and partition key are read too.
+    """
     scanned = scan(data)
     if ttl_ms_max != NEVER_MS and not 0 <= scanned.ttl_ms <= ttl_ms_max:
         scanned.ttl_ms = ttl_ms_max  # receivers are to see the time that it really has
+    new_id = b""
     if scanned.properties_at < 0:
-        stored = scanned.stored(only_message_id(ids.next()))
+        new_id = ids.next()
+        stored = scanned.stored(only_message_id(new_id))
     else:
-        if not has_message_id(scanned.bare):
-            scanned.bare = with_message_id(scanned.bare, ids.next())
+        bare = scanned.bare
+        # Where all properties together are shorter than the limit, no id is longer.
+        if bare[3] != _LIST8 or bare[4] > IDS_CHARS_MAX:
+            check_ids(scanned)
+        if not has_message_id(bare):
+            new_id = ids.next()
+            scanned.bare = with_message_id(bare, new_id)
         stored = scanned.stored()
     message = NewMessage(stored)
     if scanned.ttl_ms >= 0:
         message.time_to_live_ms = scanned.ttl_ms
     if scanned.annotation_count:
         _read_annotations(scanned, message)
+    if needs_keys:
+        message.message_id = new_id.decode() or id_text(scanned.message_id())
+        message.session_id = scanned.group_id()
+    if len(data) > PROPERTY_SIZE_BYTES_MAX:
+        check_properties_size(scanned)
     return message
 
 
@@ -57,18 +85,37 @@ def _read_annotations(scanned: Scanned, message: NewMessage) -> None:
     scheduled = scanned.annotation(SCHEDULED)
     if isinstance(scheduled, int):
         message.scheduled_ms = max(0, int(scheduled))
+    partition_key = scanned.annotation(PARTITION_KEY)
+    if isinstance(partition_key, str):
+        check_partition_key(scanned, partition_key)
+        message.partition_key = str(partition_key)
+
+
+def id_text(message_id: object) -> str:
+    """A message id as text; it may also be a uuid, a number or binary."""
+    return message_id.hex() if isinstance(message_id, bytes) else str(message_id)
 
 
 class SendingLink:
-    """A client sends to an entity through this link."""
+    """A client sends to an entity through this link.
+
+    With a transfer destination (send-via) the messages go there: the client may send to both, and
+    the link's own address is only the way.
+    """
 
     def __init__(self, endpoint: "AmqpEndpoint", link: IngressLink, address: Address) -> None:
         self._endpoint = endpoint
         self._link = link
-        queue = endpoint.namespace.find_queue(address.name)
-        if address.subqueue:
-            raise InvalidOperation("Nothing can be sent to a dead-letter queue.")
-        queue.check_sendable()
+        queue = _sendable(endpoint, address)
+        destination = (link.properties or {}).get(TRANSFER_DESTINATION)
+        self.properties: dict[object, object] = {}  # beyond what every sending link gets
+        self.via_path = ""  # where the client must go on being allowed to send, beside `path`
+        if destination is not None:
+            self.properties[TRANSFER_DESTINATION] = destination
+            self.via_path = address.path
+            address = parse_address(str(destination))
+            endpoint.require("Send", address.path)
+            queue = _sendable(endpoint, address)
         self._queue = queue
         self._entity_id = queue.entity_id
         self.path = address.path
@@ -77,17 +124,25 @@ class SendingLink:
         self._delivery_ids: list[int] = []
         self._counts: list[int] = []  # messages per delivery: more than one in a batch
 
+    @property
+    def message_size_bytes_max(self) -> int:
+        return self._queue.description.max_message_size_kilobytes * 1_024
+
     def received(self, event: DeliveryReceived) -> None:
         """One delivery; it is handed on with the rest of this read by `flush`."""
+        if event.state is not None:
+            self._received_with_state(event)
+            return
         ids = self._endpoint.message_ids
         ttl_ms_max = self._queue.description.default_time_to_live_ms
+        needs_keys = self._queue.needs_keys
         try:
             if event.message_format == BATCH_FORMAT:
-                new = [new_message(data, ids, ttl_ms_max) for data in split_batch(event.data)]
+                new = self._read(split_batch(event.data))
                 self._messages += new
                 count = len(new)
             else:
-                self._messages.append(new_message(event.data, ids, ttl_ms_max))
+                self._messages.append(new_message(event.data, ids, ttl_ms_max, needs_keys))
                 count = 1
         except RemoteProtocolError as error:
             self._refuse(event, ArgumentInvalid(f"The message cannot be read: {error}"))
@@ -100,21 +155,51 @@ class SendingLink:
         self._delivery_ids.append(-1 if event.settled else event.delivery_id)
         self._counts.append(count)
 
-    def _refuse(self, event: DeliveryReceived, error: ServiceError) -> None:
+    def _read(self, parts: list[bytes]) -> list[NewMessage]:
+        ids = self._endpoint.message_ids
+        ttl_ms_max = self._queue.description.default_time_to_live_ms
+        needs_keys = self._queue.needs_keys
+        return [new_message(data, ids, ttl_ms_max, needs_keys) for data in parts]
+
+    def _received_with_state(self, event: DeliveryReceived) -> None:
+        """A delivery that belongs to a transaction; any other state means nothing to us."""
+        state = event.state
+        if not isinstance(state, TransactionalState):
+            event.state = None
+            self.received(event)
+            return
+        try:
+            batch = event.message_format == BATCH_FORMAT
+            messages = self._read(split_batch(event.data) if batch else [event.data])
+            add_to_transaction(self._endpoint, state.txn_id, Send(self._entity_id, messages))
+        except RemoteProtocolError as error:
+            self._refuse(event, ArgumentInvalid(f"The message cannot be read: {error}"))
+        except ServiceError as error:
+            self._refuse(event, error)
+        else:
+            if not event.settled:
+                outcome = transactional(state.txn_id, ACCEPTED)
+                self._link.settle(event.delivery_id, event.delivery_id, outcome)
+
+    def _refuse(self, event: DeliveryReceived | DeliveryTooLarge, error: ServiceError) -> None:
         if not event.settled:
             self._link.settle(event.delivery_id, event.delivery_id, refused(error))
+        elif isinstance(event.state, TransactionalState):
+            fail_transaction(self._endpoint, event.state.txn_id, error)
 
-    def too_large(self, delivery_id: int, size: int, settled: bool) -> None:
-        if not settled:
-            error = MessageSizeExceeded(
-                f"The message of {size} bytes exceeds the limit of {MESSAGE_SIZE_BYTES_MAX} bytes."
-            )
-            self._link.settle(delivery_id, delivery_id, refused(error))
+    def too_large(self, event: DeliveryTooLarge) -> None:
+        error = MessageSizeExceeded(
+            f"The message of {event.size} bytes exceeds the limit of "
+            f"{self.message_size_bytes_max} bytes of '{self.path[:64]}'."
+        )
+        self._refuse(event, error)
 
     def flush(self) -> None:
         """Hand on everything that came with this read as one command."""
         messages, ids, counts = self._messages, self._delivery_ids, self._counts
         self._messages, self._delivery_ids, self._counts = [], [], []
+        # The limit may have changed since the attach; from the next read on it is this one.
+        self._link.max_message_size = self._queue.description.max_message_size_kilobytes * 1_024
         self._endpoint.submit(Send(self._entity_id, messages, (self, (ids, counts))))
 
     def replied(self, reply: Reply, context: tuple[list[int], list[int]]) -> None:
@@ -139,6 +224,23 @@ class SendingLink:
         """Nothing to give back: what was sent is on its way."""
 
 
+def _sendable(endpoint: "AmqpEndpoint", address: Address) -> Queue:
+    """The entity at this address, if anything can be sent to it."""
+    queue = endpoint.namespace.find_entity(address.name)
+    if address.subqueue:
+        raise InvalidOperation("Nothing can be sent to a dead-letter queue.")
+    if queue.kind == "subscription":
+        raise InvalidOperation("Nothing can be sent to a subscription; send to its topic.")
+    queue.check_sendable()
+    return queue
+
+
+class Taker(Protocol):
+    """A link's context that takes deliveries."""
+
+    def received(self, event: DeliveryReceived) -> None: ...
+
+
 def take_deliveries(events: list[Event], at: int) -> int:
     """Hand on the run of deliveries that begins at `at`; returns where it ends."""
     while at < len(events):
@@ -149,7 +251,7 @@ def take_deliveries(events: list[Event], at: int) -> int:
         if isinstance(taker, SendingLink):
             taker.received(event)
         elif taker is not None:  # else the link was refused or is gone
-            cast(RequestLink, taker).received(event)
+            cast(Taker, taker).received(event)
         at += 1
     return at
 
