@@ -16,6 +16,7 @@ import ipaddress
 import os
 import socket
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from twinbus.clock import Clock, SystemClock
-from twinbus.config import write_private
+from twinbus.config import TlsConfig, write_private
 from twinbus.errors import ConfigError
 
 CA_LIFETIME_DAYS: Final = 3_650
@@ -37,23 +38,63 @@ BACKDATED: Final = dt.timedelta(hours=1)
 Key = ec.EllipticCurvePrivateKey
 
 
-def server_context(data_dir: Path, host: str, clock: Clock | None = None) -> ssl.SSLContext:
-    """A server's TLS context; makes or renews the certificates first where needed."""
-    tls = data_dir / "tls"
-    now = _now(clock or SystemClock())
+def server_context(
+    data_dir: Path,
+    host: str,
+    clock: Clock | None = None,
+    config: TlsConfig | None = None,
+    namespaces: Sequence[str] = (),
+) -> ssl.SSLContext:
+    """A server's TLS context, with the certificate it was given, or else one of our own, which is
+    made or renewed first where needed.
+    """
+    config = config or TlsConfig()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.sni_callback = _remember_asked_host
+    if config.certificate is None or config.key is None:
+        names = _names(host, namespaces)
+        _load_own(context, data_dir / "tls", names, _now(clock or SystemClock()))
+    else:
+        try:
+            context.load_cert_chain(config.certificate, config.key)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"{config.certificate} and {config.key} are no certificate and its key ({error}); "
+                "give --certificate and --certificate-key as PEM files"
+            ) from error
+    if config.client_ca is not None:
+        # Optional: others may still come with a token.
+        context.verify_mode = ssl.CERT_OPTIONAL
+        try:
+            context.load_verify_locations(config.client_ca)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"{config.client_ca} is no certificate authority ({error}); give --client-ca as PEM"
+            ) from error
+    return context
+
+
+def _load_own(
+    context: ssl.SSLContext, tls: Path, names: list[x509.GeneralName], now: dt.datetime
+) -> None:
     tls.mkdir(mode=0o700, exist_ok=True)
     try:
         ca, ca_key = _ensure_ca(tls, now)
-        _ensure_server(tls, now, _names(host), ca, ca_key)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        _ensure_server(tls, now, names, ca, ca_key)
         context.load_cert_chain(tls / "server.pem", tls / "server.key")
     except (ValueError, TypeError, ssl.SSLError) as error:
         raise ConfigError(
             f"{tls}: the certificates cannot be read ({error}); move the directory away to get "
             "new ones"
         ) from error
-    return context
+
+
+def _remember_asked_host(
+    connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext
+) -> None:
+    """The name may tell which namespace is meant; it is looked up where that is needed."""
+    connection.asked_host = name  # type: ignore[union-attr]
 
 
 def ca_certificate(data_dir: Path) -> Path:
@@ -135,9 +176,11 @@ def _ensure_server(
     _store(key_path, key, certificate_path, [certificate, ca])
 
 
-def _names(host: str) -> list[x509.GeneralName]:
+def _names(host: str, namespaces: Sequence[str]) -> list[x509.GeneralName]:
     """Every name under which this machine may be called."""
-    texts = dict.fromkeys(["localhost", "127.0.0.1", "::1", socket.gethostname(), host])
+    # One for each: OpenSSL believes no `*.localhost`.
+    local = [f"{namespace}.localhost".lower() for namespace in namespaces]
+    texts = dict.fromkeys(["localhost", "127.0.0.1", "::1", socket.gethostname(), host, *local])
     names: list[x509.GeneralName] = []
     for text in texts:
         try:

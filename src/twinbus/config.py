@@ -1,21 +1,34 @@
 """What a server is told: one frozen object, validated once, units in the names.
 
 Built by the command line and by tests, read by the server, changed by nobody.  The identity of a
-data directory (namespace name and authorization rules) lives in `DIR/server.json`, readable by its
-owner only, so that a connection string stays valid over restarts.
+data directory (its namespaces, their names and authorization rules) lives in `DIR/server.json`,
+readable by its owner only, so that a connection string stays valid over restarts.
 """
 
 import json
 import os
 import re
 import secrets
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from twinbus.entities.descriptions import QueueDescription
+from twinbus.entities.descriptions import (
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from twinbus.entities.rules import RuleDescription
 from twinbus.errors import ConfigError
-from twinbus.limits import CBS_DURATION_S_MAX, HANDSHAKE_DURATION_S_MAX
+from twinbus.limits import (
+    CBS_DURATION_S_MAX,
+    HANDSHAKE_DURATION_S_MAX,
+    PROFILE_DEFAULT,
+    SHARED_ACCESS_CHARS_MAX,
+    SHARED_ACCESS_RULES_MAX,
+    Limits,
+)
 
 HOST_DEFAULT: Final = "127.0.0.1"  # a development server is nobody else's business
 PORT_DEFAULT: Final = 5672  # AMQP's own, and the one Microsoft's emulator uses
@@ -23,9 +36,8 @@ NAMESPACE_DEFAULT: Final = "twinbus"
 ROOT_RULE_NAME: Final = "RootManageSharedAccessKey"  # what every Azure namespace is born with
 RIGHTS: Final = ("Listen", "Manage", "Send")
 
-KEY_CHARS_MAX: Final = 256  # Service Bus: names and keys of rules
-RULES_MAX: Final = 12  # Service Bus: authorization rules a scope
 PORT_MAX: Final = 65_535
+NAMESPACES_MAX: Final = 100  # each is tried for the key of a client that names none
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,48}[A-Za-z0-9])?")
 # Nobody can connect to "every address of this machine", so clients are told the nearest one.
 _REACHABLE_HOSTS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104
@@ -43,10 +55,14 @@ class RuleConfig:
     def __post_init__(self) -> None:
         for text in (self.name, self.primary_key, self.secondary_key):
             # A connection string could not carry anything else.
-            if not 1 <= len(text) <= KEY_CHARS_MAX or not text.isprintable() or ";" in text:
+            if (
+                not 1 <= len(text) <= SHARED_ACCESS_CHARS_MAX
+                or not text.isprintable()
+                or ";" in text
+            ):
                 raise ConfigError(
-                    f"names and keys of authorization rules have 1 to {KEY_CHARS_MAX} printable "
-                    "characters and no `;`; choose others"
+                    "names and keys of authorization rules have 1 to "
+                    f"{SHARED_ACCESS_CHARS_MAX} printable characters and no `;`; choose others"
                 )
         if not self.rights or not set(self.rights) <= set(RIGHTS):
             raise ConfigError(
@@ -55,41 +71,132 @@ class RuleConfig:
 
 
 @dataclass(frozen=True)
+class SubscriptionConfig:
+    """A subscription to be made sure of.  Without rules it gets `$Default`, or keeps its own."""
+
+    name: str
+    description: SubscriptionDescription
+    rules: tuple[RuleDescription, ...] = ()
+
+
+@dataclass(frozen=True)
+class TopicConfig:
+    """A topic to be made sure of, with subscriptions."""
+
+    name: str
+    description: TopicDescription
+    subscriptions: tuple[SubscriptionConfig, ...] = ()
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Entities made sure of at start: created, or their settings brought up to date."""
+
+    queues: tuple[tuple[str, QueueDescription], ...] = ()
+    topics: tuple[TopicConfig, ...] = ()
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What makes a namespace itself: its name, its authorization rules, when it was born."""
+
+    namespace: str
+    rules: tuple[RuleConfig, ...]  # the first is the one in the printed connection string
+    created_utc_ms: int = 0
+
+    def __post_init__(self) -> None:
+        check_namespace(self.namespace)
+        if not 1 <= len(self.rules) <= SHARED_ACCESS_RULES_MAX:
+            raise ConfigError(f"a namespace has 1 to {SHARED_ACCESS_RULES_MAX} authorization rules")
+        if len({rule.name for rule in self.rules}) < len(self.rules):
+            raise ConfigError("two authorization rules have the same name; rename one")
+
+
+@dataclass(frozen=True)
+class NamespaceConfig:
+    """One namespace of a server."""
+
+    identity: Identity
+    declared: Declared = Declared()
+
+    @property
+    def name(self) -> str:
+        return self.identity.namespace
+
+
+@dataclass(frozen=True)
+class TlsConfig:
+    """How TLS is spoken.  Without a certificate of its own, a server makes one."""
+
+    certificate: Path | None = None  # PEM, with the chain behind it
+    key: Path | None = None
+    client_ca: Path | None = None  # whose client certificates are asked for and believed
+    # A client certificate's common name → its rights.
+    client_rights: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    is_required: bool = False  # nothing is served without
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigError("--certificate and --certificate-key belong together; give both")
+        if self.client_rights and self.client_ca is None:
+            raise ConfigError("--client-rights needs --client-ca, whose certificates have them")
+        for name, rights in self.client_rights:
+            if not name or not rights or not set(rights) <= set(RIGHTS):
+                raise ConfigError(
+                    f"client rights are written NAME={','.join(RIGHTS)} or some of these"
+                )
+
+
+@dataclass(frozen=True)
+class JwtConfig:
+    """Whose JSON web tokens are believed."""
+
+    issuer: str
+    audiences: tuple[str, ...]
+    keys: str = field(repr=False)  # what is in the file
+    keys_file: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.issuer or not self.audiences or not all(self.audiences):
+            raise ConfigError("--jwt-issuer, --jwt-audience and --jwt-keys belong together")
+
+
+@dataclass(frozen=True)
 class ServerConfig:
     """Everything `run_server` needs to know."""
 
     data_dir: Path
-    namespace: str
-    rules: tuple[RuleConfig, ...]  # the first is the one in the printed connection string
+    namespaces: tuple[NamespaceConfig, ...]  # the first is the default
     host: str = HOST_DEFAULT
     port: int = PORT_DEFAULT  # 0: any free port
     extra_ports: tuple[int, ...] = ()  # the same service again, e.g. 5300 for emulator users
     handshake_s: float = HANDSHAKE_DURATION_S_MAX  # header, SASL and open; then we hang up
     cbs_s: float = CBS_DURATION_S_MAX  # until the first token is put
-    # Made sure of at start: created, or their settings brought up to date; messages stay.
-    queues: tuple[tuple[str, QueueDescription], ...] = ()
+    tls: TlsConfig = TlsConfig()
+    jwt: JwtConfig | None = None
+    limits: Limits = PROFILE_DEFAULT
 
     def __post_init__(self) -> None:
-        check_namespace(self.namespace)
-        if not 1 <= len(self.rules) <= RULES_MAX:
-            raise ConfigError(f"a namespace has 1 to {RULES_MAX} authorization rules")
-        if len({rule.name for rule in self.rules}) < len(self.rules):
-            raise ConfigError("two authorization rules have the same name; rename one")
+        check_names([namespace.name for namespace in self.namespaces])
         for port in (self.port, *self.extra_ports):
             if not 0 <= port <= PORT_MAX:
                 raise ConfigError(f"port {port} is not between 0 and {PORT_MAX}; choose another")
         if self.handshake_s <= 0 or self.cbs_s <= 0:
             raise ConfigError("deadlines are longer than 0 seconds; give them some time")
 
-    def connection_string(self, port: int) -> str:
-        """What a client needs, all of it; `port` is the one really listened on."""
+    def connection_strings(self, port: int) -> dict[str, str]:
+        """What a client needs, all of it, for each namespace; `port` is the real one."""
         host = _REACHABLE_HOSTS.get(self.host, self.host)
-        rule = self.rules[0]
-        return (
-            f"Endpoint=sb://{f'[{host}]' if ':' in host else host}:{port};"
-            f"SharedAccessKeyName={rule.name};SharedAccessKey={rule.primary_key};"
-            "UseDevelopmentEmulator=true;"
-        )
+        endpoint = f"Endpoint=sb://{f'[{host}]' if ':' in host else host}:{port};"
+        plain = "" if self.tls.is_required else "UseDevelopmentEmulator=true;"
+        strings: dict[str, str] = {}
+        for namespace in self.namespaces:
+            rule = namespace.identity.rules[0]
+            strings[namespace.name] = (
+                f"{endpoint}SharedAccessKeyName={rule.name};SharedAccessKey={rule.primary_key};"
+                + plain
+            )
+        return strings
 
 
 def check_namespace(name: str) -> None:
@@ -100,43 +207,69 @@ def check_namespace(name: str) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Identity:
-    """What makes a data directory one namespace: its name and its authorization rules."""
+def check_names(names: Sequence[str]) -> None:
+    """The namespaces of one server."""
+    for name in names:
+        check_namespace(name)
+    if not 1 <= len(names) <= NAMESPACES_MAX:
+        raise ConfigError(f"{len(names)} namespaces; a server has 1 to {NAMESPACES_MAX}")
+    if len({name.lower() for name in names}) < len(names):
+        raise ConfigError("two namespaces have the same name; rename one")
 
-    namespace: str
-    rules: tuple[RuleConfig, ...]
+
+# --- identity -------------------------------------------------------------------------------------
 
 
-def load_identity(data_dir: Path, namespace: str | None = None, key: str | None = None) -> Identity:
-    """The directory's identity with what was asked for put in place.  Writes nothing: a second
-    server on the same directory must not get to change it before it is turned away.
+def load_identities(
+    data_dir: Path, now_utc_ms: int, names: Sequence[str] = (), keys: Sequence[str] = ()
+) -> tuple[Identity, ...]:
+    """The directory's namespaces, with what was asked for put in place: the first is the default.
+
+    Those that are there stay, in their order, because the store knows them by it; new names are
+    added behind.  A namespace that is alone takes a new name.  `keys` are for the names in their
+    order, or for the namespaces in theirs.  Writes nothing: a second server on the same directory
+    must not get to change it before it is turned away.
     """
     path = data_dir / "server.json"
-    stored = _read_identity(path) if path.exists() else _new_identity()
-    rules = stored.rules
-    if key is not None:
-        first = rules[0]
-        rules = (RuleConfig(first.name, key, first.secondary_key, first.rights), *rules[1:])
-    return Identity(namespace or stored.namespace, rules)
+    stored = list(_read_identities(path)) if path.exists() else []
+    known = {identity.namespace.lower() for identity in stored}
+    wanted = list(names) or [identity.namespace for identity in stored] or [NAMESPACE_DEFAULT]
+    check_names(wanted)
+    if len(stored) == 1 and not known & {name.lower() for name in wanted}:
+        stored[0] = replace(stored[0], namespace=wanted[0])
+        known = {wanted[0].lower()}
+    stored += [_new_identity(name) for name in wanted if name.lower() not in known]
+    key_by_name = {name.lower(): key for name, key in zip(wanted, keys, strict=False)}
+    if len(keys) > len(wanted):
+        raise ConfigError(f"{len(keys)} keys for {len(wanted)} namespaces; give one for each")
+    return tuple(
+        _completed(identity, key_by_name.get(identity.namespace.lower()), now_utc_ms)
+        for identity in stored
+    )
 
 
-def store_identity(data_dir: Path, identity: Identity) -> None:
+def store_identity(data_dir: Path, *identities: Identity) -> None:
     """Keep the identity for the next start; a file that says the same is left as it was typed."""
     path = data_dir / "server.json"
-    if path.exists() and _read_identity(path) == identity:
+    if path.exists() and _read_identities(path) == identities:
         return
-    rules = [
+    namespaces = [
         {
-            "name": rule.name,
-            "rights": list(rule.rights),
-            "primary_key": rule.primary_key,
-            "secondary_key": rule.secondary_key,
+            "name": identity.namespace,
+            "created_utc_ms": identity.created_utc_ms,
+            "rules": [
+                {
+                    "name": rule.name,
+                    "rights": list(rule.rights),
+                    "primary_key": rule.primary_key,
+                    "secondary_key": rule.secondary_key,
+                }
+                for rule in identity.rules
+            ],
         }
-        for rule in identity.rules
+        for identity in identities
     ]
-    document = {"namespace": identity.namespace, "rules": rules}
-    write_private(path, json.dumps(document, indent=2) + "\n")
+    write_private(path, json.dumps({"namespaces": namespaces}, indent=2) + "\n")
 
 
 def write_private(path: Path, text: str) -> None:
@@ -151,23 +284,38 @@ def write_private(path: Path, text: str) -> None:
     draft.replace(path)
 
 
-def _new_identity() -> Identity:
+def _new_identity(name: str) -> Identity:
     keys = (secrets.token_urlsafe(32), secrets.token_urlsafe(32))
-    return Identity(NAMESPACE_DEFAULT, (RuleConfig(ROOT_RULE_NAME, *keys),))
+    return Identity(name, (RuleConfig(ROOT_RULE_NAME, *keys),))
 
 
-def _read_identity(path: Path) -> Identity:
+def _completed(identity: Identity, key: str | None, now_utc_ms: int) -> Identity:
+    """With the key that was given, and with a time of birth, which older files lack."""
+    rules = identity.rules
+    if key is not None:
+        rules = (replace(rules[0], primary_key=key), *rules[1:])
+    return replace(identity, rules=rules, created_utc_ms=identity.created_utc_ms or now_utc_ms)
+
+
+def _read_identities(path: Path) -> tuple[Identity, ...]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        rules = tuple(
-            RuleConfig(
-                rule["name"], rule["primary_key"], rule["secondary_key"], tuple(rule["rights"])
-            )
-            for rule in document["rules"]
-        )
-        return Identity(document["namespace"], rules)
+        if "namespaces" in document:
+            found = tuple(_read_identity(entry["name"], entry) for entry in document["namespaces"])
+        else:  # one namespace, as it was written before there could be several
+            found = (_read_identity(document["namespace"], document),)
+        check_names([identity.namespace for identity in found])
     except (ValueError, KeyError, TypeError, ConfigError) as error:
         raise ConfigError(
             f"{path}: cannot be used ({type(error).__name__}: {error}); "
             "mend it, or move it away to get a new key"
         ) from error
+    return found
+
+
+def _read_identity(name: str, entry: dict[str, Any]) -> Identity:
+    rules = tuple(
+        RuleConfig(rule["name"], rule["primary_key"], rule["secondary_key"], tuple(rule["rights"]))
+        for rule in entry["rules"]
+    )
+    return Identity(name, rules, int(entry.get("created_utc_ms", 0)))

@@ -20,9 +20,10 @@ from azure.servicebus.exceptions import (
     MessagingEntityNotFoundError,
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
-    ServiceBusError,
 )
+from azure.servicebus.management import AccessRights, AuthorizationRule
 
+from tests.interop.administration import connect
 from tests.interop.sdk import Client, async_only, body, nothing_comes, peek_all, receive_one
 from twinbus.config import Identity, RuleConfig, store_identity
 from twinbus.testing.server import ServerProcess
@@ -73,6 +74,7 @@ async def assert_refused(error: type[Exception], *attempts: Awaitable[object]) -
     assert [type(result) for result in results] == [error] * len(attempts), results
 
 
+@pytest.mark.feature("access.sas")
 @pytest.mark.parametrize(
     "rule, key",
     [
@@ -89,6 +91,7 @@ async def test_wrong_key_or_rule(
         await client.sender(queue).send_messages(ServiceBusMessage(b""))
 
 
+@pytest.mark.feature("access.sas")
 async def test_secondary_key_is_as_good_as_the_primary(
     new_client: Callable[..., Client], server: ServerProcess, queue: str
 ) -> None:  # M-12
@@ -97,6 +100,7 @@ async def test_secondary_key_is_as_good_as_the_primary(
     assert body(await receive_one(client.receiver(queue))) == b"in"
 
 
+@pytest.mark.feature("access.sas")
 async def test_send_and_listen_are_separate_rights(
     new_client: Callable[..., Client], server: ServerProcess, queue: str
 ) -> None:  # M-12
@@ -116,6 +120,7 @@ async def test_send_and_listen_are_separate_rights(
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.feature("access.sas")
 async def test_shared_access_signature_opens_its_queue(
     new_client: Callable[..., Client], server: ServerProcess, queue: str
 ) -> None:  # M-12
@@ -124,6 +129,7 @@ async def test_shared_access_signature_opens_its_queue(
     assert body(await receive_one(client.receiver(queue))) == b"by token"
 
 
+@pytest.mark.feature("access.sas")
 @pytest.mark.parametrize("path, lifetime_s", [("another", 600), ("", -600)])
 async def test_signature_for_elsewhere_or_of_the_past_opens_nothing(
     new_client: Callable[..., Client],
@@ -146,10 +152,44 @@ async def test_missing_queue(client: Client) -> None:
     )
 
 
-async def test_sessions_are_refused_clearly(client: Client, queue: str) -> None:
-    receiver = client.sdk.get_queue_receiver(queue, session_id="s")
-    with pytest.raises(ServiceBusError, match="sessions are not supported"):
-        await receiver.receive_messages(max_wait_time=5)
+def own_rule(name: str, *rights: AccessRights) -> Any:
+    return AuthorizationRule(
+        type="SharedAccessAuthorizationRule",
+        claim_type="SharedAccessKey",
+        claim_value="None",
+        rights=list(rights),
+        key_name=name,
+        primary_key=f"{name}-key",
+        secondary_key=f"{name}-key-2",
+    )
+
+
+@pytest.mark.feature("access.entity-rules")
+async def test_keys_of_single_entities(
+    new_client: Callable[..., Client], server: ServerProcess, queue: str
+) -> None:  # M-12 M-13
+    """A connection string for one topic: it opens the topic and its subscriptions, no more."""
+    with connect(server) as admin:
+        rules = [own_rule("in", AccessRights.SEND), own_rule("out", AccessRights.LISTEN)]
+        admin.create_topic("ruled", authorization_rules=rules)
+        admin.create_subscription("ruled", "all")
+    path = "EntityPath=ruled;"
+    sending = new_client(connection_string(server, "in", "in-key-2") + path, retry_total=0).sdk
+    listening = new_client(connection_string(server, "out", "out-key") + path, retry_total=0).sdk
+    async with sending.get_topic_sender("ruled") as sender:
+        await sender.send_messages(ServiceBusMessage(b"by the topic's own key"))
+    async with listening.get_subscription_receiver("ruled", "all", max_wait_time=5) as receiver:
+        message = await receive_one(receiver)
+        assert body(message) == b"by the topic's own key"
+        await receiver.complete_message(message)
+    other = new_client(connection_string(server, "in", "in-key"), retry_total=0)
+    await assert_refused(
+        ServiceBusAuthorizationError,
+        listening.get_topic_sender("ruled").send_messages(ServiceBusMessage(b"")),
+        sending.get_subscription_receiver("ruled", "all").receive_messages(),
+    )
+    with pytest.raises(ServiceBusAuthenticationError):
+        await other.sender(queue).send_messages(ServiceBusMessage(b""))
 
 
 async def test_queue_deleted_under_its_clients(
@@ -163,6 +203,7 @@ async def test_queue_deleted_under_its_clients(
             await receiver.receive_messages()
 
 
+@pytest.mark.feature("entity.status")
 @pytest.mark.queue(status="Disabled")
 async def test_disabled_queue(new_client: Callable[..., Client], queue: str) -> None:
     client = new_client(retry_total=0)
@@ -173,6 +214,7 @@ async def test_disabled_queue(new_client: Callable[..., Client], queue: str) -> 
     )
 
 
+@pytest.mark.feature("entity.status")
 @pytest.mark.queue(status="SendDisabled")
 async def test_send_disabled_queue(new_client: Callable[..., Client], queue: str) -> None:
     client = new_client(retry_total=0)
@@ -181,6 +223,7 @@ async def test_send_disabled_queue(new_client: Callable[..., Client], queue: str
     assert await nothing_comes(client.receiver(queue))
 
 
+@pytest.mark.feature("entity.status")
 @pytest.mark.queue(status="ReceiveDisabled")
 async def test_receive_disabled_queue(new_client: Callable[..., Client], queue: str) -> None:
     client = new_client(retry_total=0)

@@ -18,7 +18,7 @@ from twinbus.broker.auth import LISTEN, MANAGE, SEND
 from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.config import Identity, RuleConfig, store_identity
-from twinbus.server.atom import TOKEN_LEEWAY_S
+from twinbus.server.http_access import TOKEN_LEEWAY_S
 from twinbus.testing.server import ServerProcess
 
 ROOT = RuleConfig("RootManageSharedAccessKey", "root-secret-1", "root-secret-2")

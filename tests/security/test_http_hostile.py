@@ -22,6 +22,7 @@ SOCKET_DURATION_S = 30.0
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with ServerProcess(tmp_path_factory.mktemp("hostile") / "data") as process:
+        process.create_queue("hostile")
         yield process
 
 
@@ -161,11 +162,64 @@ def test_hostile_values_stay_text(server: ServerProcess) -> None:
 
 
 def test_no_entry_without_a_token(server: ServerProcess) -> None:  # M-12
-    paths = (b"/q", b"/$namespaceinfo", b"/$Resources/queues", b"/t/subscriptions/s")
+    paths = (
+        b"/q",
+        b"/$namespaceinfo",
+        b"/$Resources/queues",
+        b"/t/subscriptions/s",
+        b"/q/messages",
+        b"/q/messages/head",
+        b"/q/messages/1/00000001-0000-0000-0100-000000000000",
+    )
     for method in (b"GET", b"PUT", b"DELETE", b"POST", b"PATCH", b"HEAD", b"OPTIONS", b"BREW"):
         for path in paths:
             head = b"%s %s HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
             assert status_of(exchange(server, head % (method, path))) == 401
+
+
+def test_what_a_message_holds_stays_where_it_belongs(server: ServerProcess) -> None:  # M-11
+    server.create_queue("held")
+    broker = b'{"Label":"a\\r\\nX-Evil: yes","ContentType":"text/html"}'
+    head = (
+        b"POST /held/messages HTTP/1.1\r\nHost: h\r\nConnection: close\r\nAuthorization: %s\r\n"
+        b'BrokerProperties: %s\r\nSet-Cookie: a=b\r\nNote: "\\r\\nX-Evil: yes"\r\nRaw: \xff\xfe\r\n'
+        b"Content-Length: 0\r\n\r\n"
+    )
+    assert status_of(exchange(server, head % (token(server), broker))) == 201
+    head = (
+        b"DELETE /held/messages/head?timeout=5 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"
+        b"Authorization: %s\r\n\r\n"
+    )
+    answer = exchange(server, head % token(server))
+    assert status_of(answer) == 200
+    headers = answer.partition(b"\r\n\r\n")[0].split(b"\r\n")
+    assert not any(header.startswith((b"X-Evil", b"Set-Cookie")) for header in headers)
+    assert b'Note: "\\r\\nX-Evil: yes"' in headers
+    assert b'Raw: "\\u00ff\\u00fe"' in headers
+
+
+@pytest.mark.parametrize(
+    "broker, status",
+    [
+        (b"[" * 30_000, 400),
+        (b'{"a":' * 5_000, 400),
+        (b'{"Label":"' + b"x" * 30_000 + b'"}', 201),
+        (b'{"Label":"' + b"x" * HTTP_HEAD_BYTES_MAX + b'"}', 431),
+        (b'{"TimeToLive":1e999}', 201),
+        (b'{"TimeToLive":' + b"9" * 5_000 + b"}", 400),
+        (b'{"MessageId":{}}', 400),
+        (b"\xff\xfe", 400),
+    ],
+    ids=["deep", "deeper", "long", "too long", "for ever", "digits", "type", "bytes"],
+)
+def test_hostile_broker_properties(
+    server: ServerProcess, broker: bytes, status: int
+) -> None:  # M-11
+    head = (
+        b"POST /hostile/messages HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"
+        b"Authorization: %s\r\nBrokerProperties: %s\r\nContent-Length: 0\r\n\r\n"
+    )
+    assert status_of(exchange(server, head % (token(server), broker))) == status
 
 
 def test_smuggled_request_is_not_answered(server: ServerProcess) -> None:

@@ -7,17 +7,21 @@ Pure: the time is handed in, no clock, no randomness.  A token reads
 with every value percent-encoded.  `sig` is HMAC-SHA256, keyed with the rule's key as plain UTF-8
 text, over `sr` exactly as it stands in the token, a line feed, and `se`.
 
+A namespace has rules, and so may a queue or a topic.  The rule of an entity opens that entity and
+what belongs to it (its dead-letter queue, a topic's subscriptions), whatever the token is made for.
+
 This module must never put a key, a token or a part of either into an error, and never say whether
 a rule exists to somebody who has no key of it.  So the signature is judged first, with the same
-work for known and unknown rule names and for both keys; only then do expiry and scope count.
+work for known and unknown rule names, for both keys, and whether or not the entity has rules; only
+then do expiry and scope count.
 """
 
 import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
 from urllib.parse import unquote, unquote_plus
 
 from twinbus.errors import Unauthorized
@@ -96,15 +100,47 @@ class AuthorizationRule:
         return f"AuthorizationRule({self.name!r}, rights={sorted(self.rights)})"
 
 
+class EntityRule(Protocol):
+    """An authorization rule as an entity's description has it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def rights(self) -> tuple[str, ...]: ...
+    @property
+    def primary_key(self) -> str: ...
+    @property
+    def secondary_key(self) -> str: ...
+
+
+# From the name of an entity, in lower case, to its rules; none for what does not exist.
+EntityRules = Callable[[str], Iterable[EntityRule]]
+
+
+class Signer:
+    """Whose key it was: the rule, where it stands, and the key, which may be replaced one day."""
+
+    __slots__ = ("entity", "key", "name", "rights")
+
+    def __init__(self, entity: str, name: str, rights: frozenset[str], key: Secret) -> None:
+        self.entity = entity  # "" for a rule of the namespace
+        self.name = name
+        self.rights = rights
+        self.key = key
+
+
 class Grant:
     """What a checked credential opens: rights, on a path and everything below it, for a time."""
 
-    __slots__ = ("_segments", "expires_s", "rights", "scope")
+    __slots__ = ("_segments", "expires_s", "rights", "scope", "signer")
 
-    def __init__(self, rights: frozenset[str], scope: str, expires_s: int) -> None:
+    def __init__(
+        self, rights: frozenset[str], scope: str, expires_s: int, signer: Signer | None = None
+    ) -> None:
         self.rights = rights
         self.scope = scope  # entity path in lower case; "" is the whole namespace
         self.expires_s = expires_s  # UTC seconds
+        self.signer = signer  # None: no key of a rule, so nothing that could be taken back
         self._segments = _segments_of(scope)
 
     def allows(self, right: str, entity_path: str, now_s: int) -> bool:
@@ -113,19 +149,55 @@ class Grant:
             right in self.rights
             and now_s < self.expires_s
             and _covers(self._segments, _segments_of(entity_path))
+            and self._belongs(entity_path)
         )
+
+    def _belongs(self, entity_path: str) -> bool:
+        """A rule of the queue `a` is none of the queue `a/b`, though its path is below."""
+        signer = self.signer
+        return signer is None or not signer.entity or signer.entity == entity_of(entity_path)
 
     def __repr__(self) -> str:
         rights = ",".join(sorted(self.rights))
         return f"Grant({rights} on /{self.scope} until {self.expires_s})"
 
 
+class SasToken:
+    """A shared access signature that has been read and not yet judged."""
+
+    __slots__ = ("expires_s", "resource", "rule_name", "signature", "signed")
+
+    def __init__(self, text: str) -> None:
+        fields = _parse_token(text)
+        self.signed = f"{fields['sr']}\n{fields['se']}".encode()
+        self.rule_name = _decode(fields["skn"])
+        self.signature = _parse_signature(fields["sig"])
+        self.resource = fields["sr"]
+        self.expires_s = int(fields["se"])
+
+    def grant(self, signer: Signer, audience: str, now_s: int) -> Grant:
+        """What the token gives, now that its signature is known to be good.
+
+        The grant is for the audience, which may be narrower than what the token was made for.
+        """
+        if now_s >= self.expires_s:
+            raise Unauthorized(_EXPIRED)
+        scope = _path_of_resource(_decode(self.resource, plus_is_space=True))
+        wanted = path_of(audience)
+        if not _covers(_segments_of(scope), _segments_of(wanted)):
+            raise Unauthorized(_OUT_OF_SCOPE)
+        return Grant(signer.rights, wanted, self.expires_s, signer)
+
+
 class Authorizer:
     """The rules of a namespace, and the two ways to prove that one holds a key."""
 
-    __slots__ = ("_rules",)
+    __slots__ = ("_rules", "entity_rules")
 
-    def __init__(self, rules: Iterable[AuthorizationRule]) -> None:
+    def __init__(
+        self, rules: Iterable[AuthorizationRule], entity_rules: EntityRules | None = None
+    ) -> None:
+        self.entity_rules = entity_rules  # given later where the entities come later
         self._rules: dict[str, AuthorizationRule] = {}
         for rule in rules:
             if rule.name in self._rules:
@@ -134,34 +206,28 @@ class Authorizer:
             self._rules[rule.name] = rule
 
     def check_token(self, token_text: str, audience: str, now_s: int) -> Grant:
-        """Judge a token presented for `audience` (a URI, or a bare entity path).
-
-        The grant is for the audience, which may be narrower than what the token was made for.
-        """
-        fields = _parse_token(token_text)
-        signed = f"{fields['sr']}\n{fields['se']}".encode()
-        rule = self._rules.get(_decode(fields["skn"]))
-        signature = _parse_signature(fields["sig"])
-        keys = _DECOY if rule is None else rule
-        primary = hmac.digest(_key_bytes(keys.primary_key), signed, "sha256")
-        secondary = hmac.digest(_key_bytes(keys.secondary_key), signed, "sha256")
-        # `|`, not `or`: both comparisons always happen.
-        matches = hmac.compare_digest(primary, signature) | hmac.compare_digest(
-            secondary, signature
-        )
-        if rule is None or not matches:
+        """Judge a token presented for `audience` (a URI, or a bare entity path)."""
+        token = SasToken(token_text)
+        signer = self.find_signer(token, audience)
+        if signer is None:
             raise Unauthorized(_WRONG)
-        expires_s = int(fields["se"])
-        if now_s >= expires_s:
-            raise Unauthorized(_EXPIRED)
-        scope = _path_of_uri(_decode(fields["sr"], plus_is_space=True))
-        wanted = _path_of(audience)
-        if not _covers(_segments_of(scope), _segments_of(wanted)):
-            raise Unauthorized(_OUT_OF_SCOPE)
-        return Grant(rule.rights, wanted, expires_s)
+        return token.grant(signer, audience, now_s)
+
+    def find_signer(self, token: SasToken, audience: str) -> Signer | None:
+        """The rule that signed: one of the namespace, or of the entity that the audience names."""
+        entity = entity_of(_path_or_nothing(audience))
+        own = _signing_key(self._rules.get(token.rule_name), token)
+        theirs = _signing_key(self._entity_rule(entity, token.rule_name), token)
+        rule, key = own if own[0] is not None else theirs
+        if rule is None:
+            return None
+        return Signer(entity if rule is theirs[0] else "", rule.name, rule.rights, key)
 
     def check_plain(self, username: str, password: str) -> Grant:
-        """Judge SASL PLAIN, where the rule's name is the user and a key the password."""
+        """Judge SASL PLAIN, where the rule's name is the user and a key the password.
+
+        It names no entity, so only rules of the namespace count.
+        """
         rule = self._rules.get(username)
         keys = _DECOY if rule is None else rule
         given = _fingerprint(password)
@@ -170,7 +236,44 @@ class Authorizer:
         ) | hmac.compare_digest(_fingerprint(keys.secondary_key.reveal()), given)
         if rule is None or not matches:
             raise Unauthorized(_WRONG)
-        return Grant(rule.rights, "", NEVER_S)
+        return Grant(rule.rights, "", NEVER_S, Signer("", rule.name, rule.rights, Secret(password)))
+
+    def stands(self, grant: Grant) -> bool:
+        """Is the rule behind a grant still there, with that key and those rights?
+
+        Rules of the namespace last as long as the server runs, those of entities come and go.
+        """
+        signer = grant.signer
+        if signer is None or not signer.entity:
+            return True
+        rule = self._entity_rule(signer.entity, signer.name)
+        return (
+            rule is not None
+            and signer.rights == rule.rights
+            and ((signer.key == rule.primary_key) | (signer.key == rule.secondary_key))
+        )
+
+    def _entity_rule(self, entity: str, name: str) -> AuthorizationRule | None:
+        if not entity or self.entity_rules is None:
+            return None
+        for rule in self.entity_rules(entity):
+            if rule.name == name:
+                return AuthorizationRule(name, rule.rights, rule.primary_key, rule.secondary_key)
+        return None
+
+
+def _signing_key(
+    rule: AuthorizationRule | None, token: SasToken
+) -> tuple[AuthorizationRule | None, Secret]:
+    """The rule, if one of its keys made the signature, and that key."""
+    keys = _DECOY if rule is None else rule
+    primary = hmac.digest(_key_bytes(keys.primary_key), token.signed, "sha256")
+    secondary = hmac.digest(_key_bytes(keys.secondary_key), token.signed, "sha256")
+    # Both comparisons always happen.
+    is_primary = hmac.compare_digest(primary, token.signature)
+    is_secondary = hmac.compare_digest(secondary, token.signature)
+    matching = rule if is_primary | is_secondary else None
+    return matching, keys.primary_key if is_primary else keys.secondary_key
 
 
 def _parse_token(text: str) -> dict[str, str]:
@@ -210,11 +313,41 @@ def _decode(text: str, *, plus_is_space: bool = False) -> str:
         raise Unauthorized(_MALFORMED) from None
 
 
-def _path_of(audience: str) -> str:
+def entity_of(path: str) -> str:
+    """The queue or topic that a path is about, in lower case; "" for the namespace.
+
+    What follows it is its own: a subqueue, `$management`, or a topic's subscription.
+    """
+    segments = _segments_of(path)
+    for place, segment in enumerate(segments):
+        if segment.startswith("$") or (place and segment == "subscriptions"):
+            return "/".join(segments[:place])
+    return "/".join(segments)
+
+
+def path_of(audience: str) -> str:
     """The entity path that an audience names; a bare path is taken as it is."""
     if "://" in audience:
         return _path_of_uri(audience)
     return _normal(_decode(audience))
+
+
+def _path_or_nothing(audience: str) -> str:
+    """The same before anything is known about the caller, who must not hear of it yet."""
+    try:
+        return path_of(audience)
+    except Unauthorized:
+        return ""
+
+
+def _path_of_resource(text: str) -> str:
+    """The path that a token was made for, with what only the Node SDK signs: the query behind the
+    address of a request, and `host:port` alone for a forward target (no name has a colon).
+    """
+    address = text.partition("?")[0]
+    if "://" not in address and ":" in address.partition("/")[0]:
+        address = f"sb://{address}"
+    return _path_of_uri(address)
 
 
 def _path_of_uri(uri: str) -> str:

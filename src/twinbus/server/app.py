@@ -1,6 +1,6 @@
 """The server: puts the parts together, runs until told to stop.
 
-    data directory ─▶ store ─▶ broker ─▶ namespace ─▶ listener (AMQP, TLS, HTTP on one port)
+    data directory ─▶ store ─▶ broker ─▶ namespaces ─▶ listener (AMQP, TLS, HTTP on one port)
 
 Exit codes: 0 after a clean stop, 3 when the store failed and the server stopped to save what is
 acknowledged.  Everything that goes wrong before "ready" is raised to the command line.
@@ -18,17 +18,26 @@ from typing import Final
 
 from twinbus.amqp.connection import ConnectionSettings
 from twinbus.broker.auth import AuthorizationRule, Authorizer
-from twinbus.broker.namespace import Namespace
+from twinbus.broker.broker import Broker
+from twinbus.broker.namespace import PREFIX_END, Namespace
+from twinbus.broker.namespaces import Namespaces, WebTokens
 from twinbus.broker.shell import BrokerShell
 from twinbus.certificates import server_context
 from twinbus.clock import Clock, SystemClock
-from twinbus.config import ServerConfig
-from twinbus.errors import EntityNotFound
+from twinbus.config import NamespaceConfig, ServerConfig
 from twinbus.server.atom import AtomRouter
+from twinbus.server.client_certificates import ClientCertificates
 from twinbus.server.collector import Collector
-from twinbus.server.endpoint import AmqpEndpoint, Deadlines, dispatch_replies
+from twinbus.server.deadlines import Deadlines
+from twinbus.server.declaring import declare
+from twinbus.server.endpoint import AmqpEndpoint, dispatch_replies
 from twinbus.server.http import HttpProtocol
+from twinbus.server.http_access import HttpAccess
 from twinbus.server.listener import Listener
+from twinbus.server.message_fields import StoredMessageCodec
+from twinbus.server.rest import RestRouter
+from twinbus.server.router import Router
+from twinbus.server.websocket import WebSocket
 from twinbus.storage.disk import OsDisk
 from twinbus.storage.store import Store
 
@@ -39,7 +48,7 @@ EXIT_STORE_FAILED: Final = 3
 # 5 ms, while a sync takes less than one.  Comparisons of rates did not settle how much it gives.
 SWITCH_INTERVAL_S: Final = 0.0005
 HANG_UP_TRIES: Final = 50
-SASL_MECHANISMS: Final = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
+SASL_MECHANISMS: Final = ("MSSBCBS", "PLAIN", "ANONYMOUS")
 
 
 class Server:
@@ -53,20 +62,20 @@ class Server:
         self._http: set[HttpProtocol] = set()
         self._collector: Collector | None = None
 
-    async def run(self, ready: Callable[[str], None]) -> int:
-        """Serve until `stop`; returns the exit code."""
+    async def run(self, ready: Callable[[int], None]) -> int:
+        """Serve until `stop`; `ready` gets the port.  Returns the exit code."""
         config = self._config
+        web_tokens = _web_tokens(config)
         disk = OsDisk(config.data_dir / "store-0")
         store = Store.open(disk, self._clock.now(), secrets.randbits(63))
-        shell = BrokerShell(store, self._clock, dispatch_replies, self._failed)
-        rules = [
-            AuthorizationRule(r.name, frozenset(r.rights), r.primary_key, r.secondary_key)
-            for r in config.rules
-        ]
-        namespace = Namespace(
-            config.namespace, shell.broker, Authorizer(rules), self._clock, self._clock.now().utc_ms
+        codec = StoredMessageCodec()
+        shell = BrokerShell(store, self._clock, dispatch_replies, self._failed, codec)
+        namespaces = Namespaces(
+            [self._namespace(each, shell.broker) for each in config.namespaces], web_tokens
         )
-        listener = self._listener(namespace, server_context(config.data_dir, config.host))
+        names = [namespace.name for namespace in namespaces.all()]
+        tls = server_context(config.data_dir, config.host, self._clock, config.tls, names)
+        listener = self._listener(namespaces, tls)
         collector = self._collector = Collector(shell.broker.message_count)
         try:
             port = listener.bind(config.host, config.port)
@@ -74,9 +83,10 @@ class Server:
                 listener.bind(config.host, extra)
             shell.start()
             collector.start()
-            await _declare(namespace, config)
+            for namespace, each in zip(namespaces.all(), config.namespaces, strict=True):
+                await declare(namespace, each.declared)
             listener.start()
-            ready(config.connection_string(port))
+            ready(port)
             code: int = await self._stopping
         finally:
             collector.stop()
@@ -105,10 +115,33 @@ class Server:
         log.critical("stopping: %s", error)
         self.stop(EXIT_STORE_FAILED)
 
-    def _listener(self, namespace: Namespace, tls: ssl.SSLContext) -> Listener:
+    def _namespace(self, config: NamespaceConfig, broker: Broker) -> Namespace:
+        identity = config.identity
+        rules = [
+            AuthorizationRule(rule.name, rule.rights, rule.primary_key, rule.secondary_key)
+            for rule in identity.rules
+        ]
+        # The first one's names stand in the store as they are, as they did when it was alone.
+        is_first = config is self._config.namespaces[0]
+        return Namespace(
+            config.name,
+            broker,
+            Authorizer(rules),
+            self._clock,
+            identity.created_utc_ms,
+            prefix="" if is_first else config.name.lower() + PREFIX_END,
+            limits=self._config.limits,
+        )
+
+    def _listener(self, namespaces: Namespaces, tls: ssl.SSLContext) -> Listener:
         config = self._config
         deadlines = Deadlines(config.handshake_s, config.cbs_s)
-        router = AtomRouter(namespace)
+        certificates = ClientCertificates(
+            {name: frozenset(rights) for name, rights in config.tls.client_rights}
+        )
+        mechanisms = SASL_MECHANISMS + (("EXTERNAL",) if config.tls.client_ca else ())
+        access = HttpAccess(namespaces, self._clock)
+        router = Router(RestRouter(access, self._clock), AtomRouter(access, self._clock))
 
         def amqp(left: Callable[[], None]) -> AmqpEndpoint:
             def lost(endpoint: AmqpEndpoint) -> None:
@@ -118,9 +151,11 @@ class Server:
                 left()
 
             settings = ConnectionSettings(
-                container_id=namespace.name, sasl_mechanisms=SASL_MECHANISMS, require_sasl=True
+                container_id=namespaces.default.name,
+                sasl_mechanisms=mechanisms,
+                require_sasl=True,
             )
-            endpoint = AmqpEndpoint(namespace, settings, deadlines, lost)
+            endpoint = AmqpEndpoint(namespaces, certificates, settings, deadlines, lost)
             self._endpoints.add(endpoint)
             return endpoint
 
@@ -129,26 +164,29 @@ class Server:
                 self._http.discard(protocol)
                 left()
 
-            protocol = HttpProtocol(router, self._clock, lost)
+            def upgrade() -> WebSocket:
+                self._http.discard(protocol)
+                return WebSocket(amqp(left))
+
+            protocol = HttpProtocol(router, self._clock, lost, upgrade)
             self._http.add(protocol)
             return protocol
 
-        return Listener(amqp, http, tls, config.handshake_s)
+        return Listener(amqp, http, tls, config.handshake_s, config.tls.is_required)
 
 
-async def _declare(namespace: Namespace, config: ServerConfig) -> None:
-    """Queues of the configuration: made if they are missing, brought up to date if not."""
-    for name, description in config.queues:
-        try:
-            namespace.find_queue(name)
-        except EntityNotFound:
-            await namespace.create_queue(name, description)
-        else:
-            await namespace.update_queue(name, description)
+def _web_tokens(config: ServerConfig) -> WebTokens | None:
+    if config.jwt is None:
+        return None
+    # Few need it, and loading it takes as long as a good part of starting.
+    from twinbus.broker import web_tokens  # noqa: PLC0415
+
+    keys = web_tokens.read_keys(config.jwt.keys, config.jwt.keys_file)
+    return web_tokens.WebTokens(config.jwt.issuer, config.jwt.audiences, keys)
 
 
-async def run_server(config: ServerConfig, ready: Callable[[str], None]) -> int:
-    """Run a server until SIGTERM or SIGINT; `ready` gets the connection string."""
+async def run_server(config: ServerConfig, ready: Callable[[int], None]) -> int:
+    """Run a server until SIGTERM or SIGINT; `ready` gets the port it listens on."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     server = Server(config, SystemClock())
     loop = asyncio.get_running_loop()

@@ -42,7 +42,7 @@ class ClaimsNode(Node):
         if not isinstance(token, str) or not isinstance(audience, str):
             raise Unauthorized("A put-token request needs a name and a token as its body.")
         endpoint = self.endpoint
-        grant = endpoint.namespace.authorizer.check_token(token, audience, endpoint.now_s())
+        grant = endpoint.put_token(token, audience)
         grants = [held for held in endpoint.grants if held.scope != grant.scope]
         if len(grants) >= GRANTS_MAX:
             raise Unauthorized(f"A connection holds at most {GRANTS_MAX} tokens.")

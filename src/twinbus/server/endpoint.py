@@ -12,6 +12,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from twinbus.amqp.composites import AmqpError
@@ -31,13 +32,18 @@ from twinbus.amqp.events import (
 )
 from twinbus.amqp.link import EgressLink, Link
 from twinbus.amqp.message_id import MessageIds
+from twinbus.amqp.sasl import split_plain
 from twinbus.amqp.states import OPENED, SERVER
 from twinbus.broker.auth import Grant
 from twinbus.broker.namespace import Namespace
+from twinbus.broker.namespaces import Namespaces
+from twinbus.broker.transactions import Transactions
 from twinbus.entities.commands import Command, Reply
-from twinbus.errors import ServiceError, Unauthorized
+from twinbus.errors import LinkStolen, ServiceError, Unauthorized
 from twinbus.limits import OUTPUT_BUFFER_BYTES_MAX, PENDING_BYTES_MAX
 from twinbus.server.attach import attach_link
+from twinbus.server.client_certificates import ClientCertificates, asked_host
+from twinbus.server.deadlines import Deadlines, IdleWatch
 from twinbus.server.outcomes import amqp_error
 from twinbus.server.receiving import ReceivingLink
 from twinbus.server.requests import ResponseLink
@@ -64,43 +70,43 @@ class Asked(Protocol):
     def replied(self, reply: Reply, rest: Any) -> None: ...
 
 
-class Deadlines:
-    """How long a client may take (seconds); a test may shorten them."""
-
-    __slots__ = ("cbs_s", "handshake_s")
-
-    def __init__(self, handshake_s: float, cbs_s: float) -> None:
-        self.handshake_s = handshake_s
-        self.cbs_s = cbs_s
-
-
 class AmqpEndpoint(asyncio.Protocol):
     """One connection."""
 
     def __init__(
         self,
-        namespace: Namespace,
+        namespaces: Namespaces,
+        client_certificates: ClientCertificates,
         settings: ConnectionSettings,
         deadlines: Deadlines,
         on_lost: "Callable[[AmqpEndpoint], None]",
     ) -> None:
-        self.namespace = namespace
+        self.namespaces = namespaces
+        self.namespace: Namespace = namespaces.default  # until it is settled which one
+        self._is_settled = False
+        self._client_certificates = client_certificates
         self._on_lost = on_lost
         self.connection = Connection(SERVER, settings)
         self.grants: list[Grant] = []
+        # Of the sessions that links of this connection hold, by entity and session id.
+        self.session_grants: dict[tuple[int, str], int] = {}
         self._checked: list[Grant] = self.grants  # links were last compared with these
         self.message_ids = MessageIds(secrets.randbits(64))
+        default = namespaces.default
+        self.transactions = Transactions(default.broker, default.clock, secrets.token_bytes(8))
         self._blocked = False  # the socket's buffer is full
         self._held_back = False  # a receiver has been told to wait for the next flush
         self._deadlines = deadlines
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._links: set[Link] = set()
+        self._names: dict[tuple[str, bool], Link] = {}  # the same links, by name and direction
         self._commands: list[Command] = []
         self._unflushed: list[SendingLink] = []
         self._flushing = False
         self._paused = False
         self._started_ms = self.mono_ms()
+        self._idle = IdleWatch(deadlines, self._started_ms)
         self._ticker: asyncio.TimerHandle | None = None
 
     def mono_ms(self) -> int:
@@ -123,9 +129,7 @@ class AmqpEndpoint(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._dispatch_all(self.connection.receive_data(data))
         if self._unflushed:
-            unflushed, self._unflushed = self._unflushed, []
-            for link in unflushed:
-                link.flush()
+            self._flush_links()
         if self._commands:
             commands, self._commands = self._commands, []
             broker = self.namespace.broker
@@ -190,7 +194,7 @@ class AmqpEndpoint(asyncio.Protocol):
         if isinstance(event, LinkAttached):
             self._attach(event.link)
         elif isinstance(event, LinkDetached):
-            self._forget(event.link)
+            self._let_go(event.link)
         elif isinstance(event, SessionBegun):
             event.session.context = {}  # its request/response nodes, by address
         elif isinstance(event, SessionEnded):
@@ -199,58 +203,117 @@ class AmqpEndpoint(asyncio.Protocol):
         elif isinstance(event, DeliveryTooLarge):
             context = event.link.context
             if isinstance(context, SendingLink):
-                context.too_large(event.delivery_id, event.size, event.settled)
+                context.too_large(event)
         elif isinstance(event, SaslInitReceived):
             self._authenticate(event)
         elif isinstance(event, ConnectionOpened):
-            self._arm_ticker()
+            self._opened()
         elif isinstance(event, ConnectionClosed):
             if event.error is not None:
                 log.info("connection closed: %s", event.error)
             self._close_transport()
 
     def _authenticate(self, event: SaslInitReceived) -> None:
-        """PLAIN brings its claim along; the other mechanisms put tokens on $cbs."""
-        if event.mechanism == "PLAIN":
-            try:
-                self.grants.append(self._plain(event.response))
-            except Unauthorized:
-                self._dispatch_all(self.connection.sasl_refuse())
-                return
+        """PLAIN and EXTERNAL bring their claim along; the others put tokens on $cbs."""
+        try:
+            if event.mechanism == "PLAIN":
+                self._claim_by_password(event)
+            elif event.mechanism == "EXTERNAL":
+                self._claim_by_certificate(event)
+        except Unauthorized:
+            self._dispatch_all(self.connection.sasl_refuse())
+            return
         self._dispatch_all(self.connection.sasl_accept())
 
-    def _plain(self, response: bytes) -> Grant:
-        parts = response.split(b"\0")
-        if len(parts) != 3:
+    def _claim_by_password(self, event: SaslInitReceived) -> None:
+        pair = split_plain(event.response)
+        if pair is None:
             raise Unauthorized("The PLAIN response is malformed.")
+        namespace, grant = self.namespaces.check_plain(*pair, self._hostname(event.hostname))
+        self._settle_namespace(namespace)
+        self.grants.append(grant)
+
+    def _claim_by_certificate(self, event: SaslInitReceived) -> None:
+        assert self._transport is not None
+        grant = self._client_certificates.grant(self._transport.get_extra_info("peercert"))
+        named = self.namespaces.by_host(self._hostname(event.hostname))
+        self._settle_namespace(named or self.namespaces.default)
+        self.grants.append(grant)
+
+    # -- the namespace ---------------------------------------------------------------------------
+
+    def _hostname(self, said: str | None) -> str | None:
+        """What the client calls us: in the frame at hand, else when it began to speak TLS."""
+        if self.namespaces.by_host(said) is None and self._transport is not None:
+            return asked_host(self._transport)
+        return said
+
+    def _settle_namespace(self, namespace: Namespace) -> None:
+        """The first credential or host name decides; nothing on this connection changes it."""
+        if self._is_settled and namespace is not self.namespace:
+            raise Unauthorized("This connection is for another namespace.")
+        self.namespace = namespace
+        self._is_settled = True
+
+    def _opened(self) -> None:
+        named = self.namespaces.by_host(self._hostname(self.connection.peer.hostname))
         try:
-            user, password = parts[1].decode(), parts[2].decode()
-        except UnicodeDecodeError:
-            raise Unauthorized("The PLAIN response is not UTF-8.") from None
-        return self.namespace.authorizer.check_plain(user, password)
+            if named is not None:
+                self._settle_namespace(named)
+        except Unauthorized as error:
+            self.close(amqp_error(error))
+            return
+        self._arm_ticker()
 
     def _attach(self, link: Link) -> None:
+        older = self._names.get((link.name, link.role))
+        if older is not None:
+            self.detach(older, LinkStolen(f"A newer link has the name '{link.name[:64]}'."))
         try:
             context = attach_link(self, link)
         except ServiceError as error:
             link.refuse(amqp_error(error))
             return
         link.context = context
+        link.lingers = True
         self._links.add(link)
+        self._names[link.name, link.role] = link
         if isinstance(link, EgressLink) and isinstance(context, ReceivingLink | ResponseLink):
             context.credit_changed()
+
+    def _let_go(self, link: Link) -> None:
+        """The client has detached.  What it sent and settled before that counts, and is confirmed
+        before we agree: some clients wait for the one and take the other for the end of it.
+        """
+        self.flush_commands()
+        self._forget(link)
+        if link.lingers:
+            self.namespace.broker.when_durable(partial(self._agree, link))
+
+    def _agree(self, link: Link) -> None:
+        link.detach()
+        self.flush_soon()
 
     def _forget(self, link: Link) -> None:
         if link in self._links:
             self._links.discard(link)
+            del self._names[link.name, link.role]
             cast(LinkContext, link.context).closed()
             link.context = None
 
     # -- claims ----------------------------------------------------------------------------------
 
+    def put_token(self, token: str, audience: str) -> Grant:
+        """Judge a token, which may settle for which namespace this connection is."""
+        hostname = self.namespace.name if self._is_settled else None
+        namespace, grant = self.namespaces.check_token(token, audience, hostname, self.now_s())
+        self._settle_namespace(namespace)
+        return grant
+
     def allowed(self, right: str, path: str) -> bool:
         now_s = self.now_s()
-        return any(grant.allows(right, path, now_s) for grant in self.grants)
+        stands = self.namespace.authorizer.stands
+        return any(grant.allows(right, path, now_s) and stands(grant) for grant in self.grants)
 
     def require(self, right: str, path: str) -> None:
         if not self.allowed(right, path):
@@ -258,6 +321,13 @@ class AmqpEndpoint(asyncio.Protocol):
                 f"Unauthorized access. '{right}' claim is required to use '{path[:64]}'. Put a "
                 "token for it on $cbs, or use a key that has this right."
             )
+
+    def require_any(self) -> None:
+        """For what concerns no entity: any claim that still holds will do."""
+        now_s = self.now_s()
+        stands = self.namespace.authorizer.stands
+        if not any(now_s < grant.expires_s and stands(grant) for grant in self.grants):
+            raise Unauthorized("Unauthorized access. Put a token on $cbs first.")
 
     def _arm_ticker(self) -> None:
         """Look again in a second, or sooner where the client wants more frequent signs of life."""
@@ -279,18 +349,45 @@ class AmqpEndpoint(asyncio.Protocol):
             self.close(AmqpError("amqp:connection:forced", "No token was put on $cbs in time."))
             return
         self._dispatch_all(self.connection.tick(self.mono_ms()))
+        self.transactions.tick()
+        self._end_what_idles()
         now_s = self.now_s()
+        stands = self.namespace.authorizer.stands
         # Thousands of links are not asked every second for what only changes with the grants.
-        if self.grants is not self._checked or any(now_s >= g.expires_s for g in self.grants):
+        if self.grants is not self._checked or any(
+            now_s >= grant.expires_s or not stands(grant) for grant in self.grants
+        ):
             self._checked = self.grants
             self._detach_unclaimed()
         self.flush()
 
+    def _end_what_idles(self) -> None:
+        mono_ms = self.mono_ms()
+        if self._idle.is_unused(self._links, mono_ms):
+            self.close(AmqpError("amqp:connection:forced", "The connection has no links."))
+            return
+        if self._idle.is_due(mono_ms):
+            entity_links = [link for link in self._links if _is_for_entity(link)]
+            other_links = [link for link in self._links if not _is_for_entity(link)]
+            for link in self._idle.idle_links(entity_links, other_links, mono_ms):
+                self._force_detach(link, "amqp:link:detach-forced", "Nothing moves on the link.")
+
+    def _force_detach(self, link: Link, condition: str, reason: str) -> None:
+        self._forget(link)
+        link.detach(AmqpError(condition, reason))
+        self.flush_soon()
+
     def _detach_unclaimed(self) -> None:
         for link in list(self._links):
-            context = cast(LinkContext, link.context)
-            if context.right and not self.allowed(context.right, context.path):
-                self.detach(link, Unauthorized("The token of this link has expired."))
+            if not self._is_claimed(cast(LinkContext, link.context)):
+                error = "The token of this link has expired, or its rule is not there any more."
+                self.detach(link, Unauthorized(error))
+
+    def _is_claimed(self, context: LinkContext) -> bool:
+        if context.right and not self.allowed(context.right, context.path):
+            return False
+        via = context.via_path if isinstance(context, SendingLink) else ""
+        return not via or self.allowed(context.right, via)
 
     # -- output ----------------------------------------------------------------------------------
 
@@ -301,6 +398,17 @@ class AmqpEndpoint(asyncio.Protocol):
 
     def flush_link_soon(self, link: SendingLink) -> None:
         self._unflushed.append(link)
+
+    def _flush_links(self) -> None:
+        unflushed, self._unflushed = self._unflushed, []
+        for link in unflushed:
+            link.flush()
+
+    def flush_commands(self) -> None:
+        """Have everything decided that came so far: what follows must find it done."""
+        self._flush_links()
+        commands, self._commands = self._commands, []
+        self.namespace.broker.submit(commands)
 
     def flush_soon(self) -> None:
         if not self._flushing:
@@ -338,9 +446,7 @@ class AmqpEndpoint(asyncio.Protocol):
             transport.resume_reading()
 
     def detach(self, link: Link, error: ServiceError) -> None:
-        self._forget(link)
-        link.detach(amqp_error(error))
-        self.flush_soon()
+        self._force_detach(link, error.amqp_condition, str(error))
 
     def shut_down(self) -> None:
         """The server is stopping: say so and hang up."""
@@ -359,6 +465,10 @@ class AmqpEndpoint(asyncio.Protocol):
             self._transport.close()
             # A peer that does not read would keep its connection, and our buffer, for good.
             self._loop.call_later(LAST_WORDS_S, self._transport.abort)
+
+
+def _is_for_entity(link: Link) -> bool:
+    return bool(cast(LinkContext, link.context).right)
 
 
 def dispatch_replies(replies: list[Reply]) -> None:

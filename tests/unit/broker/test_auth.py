@@ -161,6 +161,8 @@ class TestScope:
             ("sb://localhost/a/b", "https://localhost/a%2Fb"),
             ("sb://localhost/a%2Fb", "sb://localhost/a/b/$DeadLetterQueue"),
             ("sb://localhost/caf%C3%A9", "sb://localhost/café"),
+            ("https://localhost:5672/orders?api-version=2021-05", "sb://localhost/orders"),
+            ("localhost:5672", "sb://localhost/orders"),  # both as the Node SDK signs
         ],
     )
     def test_covered(self, resource: str, audience: str) -> None:  # M-12
@@ -178,8 +180,9 @@ class TestScope:
             ("sb://localhost/orders/$DeadLetterQueue", "sb://localhost/orders"),
             ("sb://localhost/a/b", "sb://localhost/a"),
             ("sb://localhost/orders", "sb://localhost/orders?x"),
-            ("sb://localhost/orders?x", "sb://localhost/orders"),
+            ("sb://localhost/orders?x", "sb://localhost/orders2"),
             ("sb://localhost/orders#x", "sb://localhost/orders"),
+            ("localhost:5672/orders", "sb://localhost/orders2"),
             ("sb://localhost/orders", "sb://localhost/orders%252F.."),
             ("sb://", "sb://localhost/orders"),
             ("orders", "sb://localhost/orders"),

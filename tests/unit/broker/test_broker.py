@@ -198,7 +198,7 @@ def test_a_deleted_queue_tells_its_receivers_and_refuses_commands() -> None:
     bench = BrokerHarness()
     queue = bench.create_queue()
     _, sink = bench.receiver(queue, credit=5)
-    bench.broker.delete_queue(queue, lambda: None)
+    bench.catalog.delete_entity(queue, lambda: None)
     bench.run()
     assert sink.is_removed
     command = bench.send(queue, b"late")

@@ -19,6 +19,15 @@ from twinbus.entities.facts import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
         ("orders/$management", "orders", MAIN, True),
         ("orders/$DeadLetterQueue/$management", "orders", DEAD_LETTER, True),
         ("$cbs", "$cbs", MAIN, False),
+        ("news/Subscriptions/all", "news/Subscriptions/all", MAIN, False),
+        ("news/subscriptions/all/$deadletterqueue", "news/subscriptions/all", DEAD_LETTER, False),
+        (
+            "amqps://h/news/Subscriptions/all/$Transfer/$DeadLetterQueue",
+            "news/Subscriptions/all",
+            TRANSFER_DEAD_LETTER,
+            False,
+        ),
+        ("news/Subscriptions/all/$management", "news/Subscriptions/all", MAIN, True),
     ],
 )
 def test_addresses(text: str, name: str, subqueue: int, is_management: bool) -> None:
