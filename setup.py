@@ -23,13 +23,16 @@ HOT = (
     "storage/bodies.py",
     "storage/decoder.py",
     "storage/snapshot.py",
+    "storage/known.py",
     "storage/recovery.py",
     "broker/broker.py",
     "broker/delivery.py",
+    "broker/session_*.py",
     "server/lock_tokens.py",
     "server/outcomes.py",
     "server/receiving.py",
     "server/sending.py",
+    "server/message_fields.py",
 )
 # types.py: subclasses of int, bytes and str have no native form.  descriptions.py: checks at run
 # time what users wrote, which native attributes would refuse in their own words.

@@ -73,6 +73,13 @@ class Client:
     def dead_letter_receiver(self, queue: str, **options: Any) -> Any:
         return self.receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER, **options)
 
+    def topic_sender(self, topic: str, **options: Any) -> Any:
+        return self._linked(self.sdk.get_topic_sender(topic, **options))
+
+    def subscription_receiver(self, topic: str, subscription: str, **options: Any) -> Any:
+        options = {"max_wait_time": 5, **options}
+        return self._linked(self.sdk.get_subscription_receiver(topic, subscription, **options))
+
     async def close(self) -> None:
         """Close what is left open.  All links at once: the SDK would take one after the other."""
         await asyncio.gather(*(link.close() for link in self._links))

@@ -59,17 +59,30 @@ def node_modules() -> Path:
     return BUILD / "node_modules"
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_scenario(
-    server: ServerProcess, queue: str, node_modules: Path, scenario: str
-) -> None:  # M-13
+def run(server: ServerProcess, node_modules: Path, script: str, scenario: str, queue: str) -> None:
     environment = {
         **os.environ,
         "NODE_PATH": str(node_modules),
         "TWINBUS_CONNECTION_STRING": server.connection_string,
     }
-    command = [find_program("node"), str(NODE / "scenarios.cjs"), scenario, queue]
+    command = [find_program("node"), str(NODE / script), scenario, queue]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_scenario(
+    server: ServerProcess, queue: str, node_modules: Path, scenario: str
+) -> None:  # M-13
+    run(server, node_modules, "scenarios.cjs", scenario, queue)
+
+
+@pytest.mark.queue(requires_session=True)
+@pytest.mark.parametrize("scenario", ["accept", "acceptNext", "state", "subscribe"])
+@pytest.mark.feature("session.accept", "session.state", "session.order")
+def test_session_scenario(
+    server: ServerProcess, queue: str, node_modules: Path, scenario: str
+) -> None:  # M-4, M-13
+    run(server, node_modules, "sessions.cjs", scenario, queue)

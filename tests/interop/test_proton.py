@@ -24,7 +24,6 @@ from proton import (
     Described,
     Message,
     SSLDomain,
-    Terminus,
     Timeout,
     byte,
     char,
@@ -39,7 +38,7 @@ from proton import (
     ulong,
     ushort,
 )
-from proton.reactor import AtLeastOnce, AtMostOnce, SenderOption
+from proton.reactor import AtLeastOnce, AtMostOnce
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
 from twinbus.certificates import ca_certificate
@@ -103,6 +102,7 @@ def is_empty(connection: Any, address: str) -> bool:
     return False
 
 
+@pytest.mark.feature("access.plain")
 def test_send_and_receive_with_plain(connection: Any, queue: str) -> None:  # M-1
     delivery = connection.create_sender(queue).send(Message(body="hello", id="m"))
     assert delivery.remote_state == Delivery.ACCEPTED
@@ -125,6 +125,7 @@ def test_message_without_id_gets_one(connection: Any, queue: str) -> None:  # M-
     assert (one.body, two.body, two.subject) == ("one", "two", "kept")
 
 
+@pytest.mark.feature("access.tls")
 def test_tls_on_the_same_port(connect: Connect, server: ServerProcess, queue: str) -> None:  # M-12
     domain = SSLDomain(SSLDomain.MODE_CLIENT)
     domain.set_trusted_ca_db(str(ca_certificate(server.data_dir)))
@@ -135,12 +136,14 @@ def test_tls_on_the_same_port(connect: Connect, server: ServerProcess, queue: st
     assert message.body == b"sealed" * 50_000
 
 
+@pytest.mark.feature("access.plain")
 @pytest.mark.parametrize("user, password", [("RootManageSharedAccessKey", "wrong"), ("who", "x")])
 def test_plain_with_a_wrong_key(connect: Connect, user: str, password: str) -> None:  # M-12
     with pytest.raises(ConnectionException, match=r"[Aa]uthentication failed"):
         connect(user=user, password=password)
 
 
+@pytest.mark.feature("access.sas")
 def test_nothing_without_a_token(connect: Connect, queue: str) -> None:  # M-12
     connection = connect(allowed_mechs="ANONYMOUS", user=None, password=None)
     for open_link in (connection.create_sender, connection.create_receiver):
@@ -176,6 +179,7 @@ def put_token(connection: Any, audience: str, key: str) -> int:
     return int(answer.properties["status-code"])
 
 
+@pytest.mark.feature("access.sas")
 def test_claims_open_what_they_name(
     connect: Connect, server: ServerProcess, queue: str
 ) -> None:  # M-12
@@ -201,22 +205,7 @@ def test_missing_node(connection: Any, address: str) -> None:
         connection.create_sender(address)
 
 
-class ToCoordinator(SenderOption):
-    """Makes a sender's target a transaction coordinator."""
-
-    def apply(self, link: Any) -> None:
-        link.target.type = Terminus.COORDINATOR
-        link.target.capabilities.put_object(symbol("amqp:local-transactions"))
-
-
-def test_transactions_are_refused_cleanly(connection: Any, queue: str) -> None:
-    with pytest.raises(LinkDetached) as refusal:
-        connection.create_sender(None, name="coordinator", options=ToCoordinator())
-    assert refusal.value.condition == "amqp:not-implemented"
-    # The connection is none the worse for it.
-    connection.create_sender(queue).send(Message(body="without"))
-
-
+@pytest.mark.feature("send.settled")
 def test_pre_settled_send(connection: Any, queue: str) -> None:
     sender = connection.create_sender(queue, options=AtMostOnce())
     for number in range(10):
@@ -225,6 +214,7 @@ def test_pre_settled_send(connection: Any, queue: str) -> None:
     assert [receiver.receive(timeout=10).body for _ in range(10)] == list(range(10))
 
 
+@pytest.mark.feature("receive.modes")
 def test_pre_settled_receive(connection: Any, queue: str) -> None:  # M-2
     sender = connection.create_sender(queue, options=AtLeastOnce())
     for number in range(3):
@@ -236,6 +226,7 @@ def test_pre_settled_receive(connection: Any, queue: str) -> None:  # M-2
     assert is_empty(connection, queue)
 
 
+@pytest.mark.feature("receive.settle")
 def test_released_and_modified(connection: Any, queue: str) -> None:  # M-2
     connection.create_sender(queue).send(Message(body="again"))
     receiver = connection.create_receiver(queue)
@@ -253,6 +244,7 @@ def test_released_and_modified(connection: Any, queue: str) -> None:  # M-2
     assert is_empty(connection, queue)  # deferred
 
 
+@pytest.mark.feature("receive.settle")
 def test_rejected_goes_to_the_dead_letter_queue(connection: Any, queue: str) -> None:  # M-2
     connection.create_sender(queue).send(Message(body="bad"))
     _, delivery = receive(connection.create_receiver(queue))
@@ -263,6 +255,7 @@ def test_rejected_goes_to_the_dead_letter_queue(connection: Any, queue: str) -> 
     assert settle(connection, delivery, Delivery.ACCEPTED) == Delivery.ACCEPTED
 
 
+@pytest.mark.feature("receive.settle")
 def test_settling_in_one_step(connection: Any, queue: str) -> None:  # M-2
     sender = connection.create_sender(queue)
     sender.send(Message(body="one"))
@@ -278,6 +271,7 @@ def test_settling_in_one_step(connection: Any, queue: str) -> None:  # M-2
     assert is_empty(connection, queue)
 
 
+@pytest.mark.feature("receive.prefetch")
 def test_credit_is_never_exceeded(connection: Any, queue: str) -> None:
     sender = connection.create_sender(queue)
     for number in range(10):
@@ -293,6 +287,7 @@ def test_credit_is_never_exceeded(connection: Any, queue: str) -> None:
     assert [fetched.pop().body for _ in range(fetched.has_message)] == list(range(4, 10))
 
 
+@pytest.mark.feature("receive.prefetch")
 def test_drain_returns_unused_credit(connection: Any, queue: str) -> None:
     sender = connection.create_sender(queue)
     for number in range(3):
@@ -309,6 +304,7 @@ def test_drain_returns_unused_credit(connection: Any, queue: str) -> None:
     connection.wait(lambda: receiver.fetcher.has_message == 4)
 
 
+@pytest.mark.feature("transport.heartbeat")
 def test_large_message_in_small_frames(connect: Connect, queue: str) -> None:
     connection = connect(max_frame_size=1_024)
     text = bytes(range(256)) * 2_000
@@ -317,6 +313,7 @@ def test_large_message_in_small_frames(connect: Connect, queue: str) -> None:
     assert message.body == text
 
 
+@pytest.mark.feature("send.size")
 def test_too_large_message_is_rejected(connection: Any, queue: str) -> None:
     sender = connection.create_sender(queue)
     with pytest.raises(SendException) as refusal:
@@ -325,6 +322,7 @@ def test_too_large_message_is_rejected(connection: Any, queue: str) -> None:
     assert sender.send(Message(body="small")).remote_state == Delivery.ACCEPTED
 
 
+@pytest.mark.feature("send.properties")
 def test_every_type_of_value_comes_back(connection: Any, queue: str) -> None:
     values: dict[str, Any] = {
         "null": None,
@@ -364,6 +362,7 @@ def test_every_type_of_value_comes_back(connection: Any, queue: str) -> None:
     assert message.annotations[symbol("x-opt-mine")] == 7
 
 
+@pytest.mark.feature("transport.heartbeat")
 def test_idle_connection_is_kept_alive(connect: Connect, queue: str) -> None:
     """The client gives up after two seconds of silence, so the server must not be silent."""
     connection = connect(heartbeat=2)
@@ -390,6 +389,7 @@ def test_links_on_one_connection_do_not_disturb_each_other(
         receiver.accept()
 
 
+@pytest.mark.feature("receive.peek")
 def test_peek_over_management(connection: Any, queue: str) -> None:  # M-3
     connection.create_sender(queue).send(Message(body="seen"))
     request = Message(
@@ -417,3 +417,14 @@ def test_unknown_management_operation(connection: Any, queue: str) -> None:
     assert answer.correlation_id == "r"
     assert answer.properties["statusCode"] >= 400
     assert answer.properties["errorCondition"] == "amqp:not-implemented"
+
+
+def test_newer_link_steals_the_name(connection: Any, queue: str) -> None:
+    """AMQP 1.0 §2.6.1: of two links with one name the newer one stays."""
+    connection.create_sender(queue, name="mine")
+    with pytest.raises(LinkDetached) as stolen:  # of the older one, while the newer one attaches
+        connection.create_sender(queue, name="mine")
+    assert stolen.value.condition == "amqp:link:stolen"
+    connection.create_sender(queue, name="other").send(Message(body="none the worse"))
+    message, _ = receive(connection.create_receiver(queue))
+    assert message.body == "none the worse"

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 SHORT = timedelta(seconds=1)
 
 
+@pytest.mark.feature("receive.expiry")
 @async_only
 async def test_expired_message_is_gone(
     sender: Any, receiver: Any, dead_letters: Any
@@ -35,6 +36,7 @@ async def test_expired_message_is_gone(
     assert await peek_all(dead_letters) == []
 
 
+@pytest.mark.feature("receive.expiry")
 @pytest.mark.queue(dead_lettering_on_message_expiration=True)
 @async_only
 async def test_expired_message_is_dead_lettered(
@@ -50,6 +52,7 @@ async def test_expired_message_is_dead_lettered(
     await dead_letters.complete_message(dead)
 
 
+@pytest.mark.feature("receive.expiry", "entity.quota")
 @pytest.mark.queue(default_message_time_to_live="PT1S")
 @sync_only
 async def test_default_of_the_queue_is_a_ceiling(sender: Any, receiver: Any) -> None:  # M-3
@@ -62,6 +65,7 @@ async def test_default_of_the_queue_is_a_ceiling(sender: Any, receiver: Any) -> 
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.feature("receive.expiry")
 @async_only
 async def test_locked_message_outlives_its_time(sender: Any, receiver: Any) -> None:  # M-3
     await sender.send_messages(ServiceBusMessage(b"short", time_to_live=SHORT))

@@ -43,6 +43,7 @@ async def auto_renewing_receiver(client: Client, queue: str) -> AsyncIterator[An
         await closing
 
 
+@pytest.mark.feature("receive.locks")
 @async_only
 async def test_expired_lock_frees_the_message(
     sender: Any, receiver: Any, other: Any
@@ -62,6 +63,7 @@ async def test_expired_lock_frees_the_message(
     assert len(await peek_all(receiver)) == 1
 
 
+@pytest.mark.feature("receive.locks")
 @sync_only
 async def test_renewed_lock_holds(sender: Any, receiver: Any, other: Any) -> None:  # M-2
     await sender.send_messages(ServiceBusMessage(b"slow"))
@@ -75,6 +77,7 @@ async def test_renewed_lock_holds(sender: Any, receiver: Any, other: Any) -> Non
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.feature("receive.locks")
 async def test_auto_lock_renewer(
     client: Client, queue: str, sender: Any, other: Any
 ) -> None:  # M-2
@@ -89,6 +92,7 @@ async def test_auto_lock_renewer(
         assert await peek_all(receiver) == []
 
 
+@pytest.mark.feature("receive.delivery-count")
 @pytest.mark.queue(lock_duration="PT5S", max_delivery_count=1)
 @async_only
 async def test_expiry_counts_towards_the_maximum(

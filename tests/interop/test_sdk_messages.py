@@ -39,6 +39,7 @@ VALUE_BODIES: list[tuple[Any, Any]] = [
 ]
 
 
+@pytest.mark.feature("send.bodies")
 async def test_data_bodies(sender: Any, receiver: Any) -> None:  # M-13
     for message, _ in DATA_BODIES:
         await sender.send_messages(message)
@@ -47,6 +48,7 @@ async def test_data_bodies(sender: Any, receiver: Any) -> None:  # M-13
     assert [list(message.body) for message in messages] == [sections for _, sections in DATA_BODIES]
 
 
+@pytest.mark.feature("send.bodies")
 async def test_value_bodies(sender: Any, receiver: Any) -> None:  # M-13
     for value, _ in VALUE_BODIES:
         await sender.send_messages(AmqpAnnotatedMessage(value_body=value))
@@ -55,6 +57,7 @@ async def test_value_bodies(sender: Any, receiver: Any) -> None:  # M-13
     assert [message.body for message in messages] == [value for _, value in VALUE_BODIES]
 
 
+@pytest.mark.feature("send.bodies")
 async def test_sequence_body(sender: Any, receiver: Any) -> None:  # M-13
     await sender.send_messages(AmqpAnnotatedMessage(sequence_body=[[1, 2], [], ["three"]]))
     message = await receive_one(receiver)
@@ -62,6 +65,7 @@ async def test_sequence_body(sender: Any, receiver: Any) -> None:  # M-13
     assert list(message.body) == [[1, 2], [], [b"three"]]
 
 
+@pytest.mark.feature("send.bodies")
 async def test_no_body_at_all(sender: Any, receiver: Any) -> None:  # M-13
     await sender.send_messages(ServiceBusMessage(None, message_id="bodiless"))
     message = await receive_one(receiver)
@@ -70,6 +74,7 @@ async def test_no_body_at_all(sender: Any, receiver: Any) -> None:  # M-13
     await receiver.complete_message(message)
 
 
+@pytest.mark.feature("send.properties")
 async def test_system_properties(sender: Any, receiver: Any) -> None:  # M-13
     properties: dict[str, Any] = {
         "message_id": "id-ä",
@@ -93,6 +98,7 @@ async def test_system_properties(sender: Any, receiver: Any) -> None:  # M-13
     assert message.dead_letter_reason is None
 
 
+@pytest.mark.feature("send.properties")
 async def test_application_properties_of_every_type(sender: Any, receiver: Any) -> None:  # M-13
     properties: dict[Any, Any] = {
         "text": "ä€😀",
@@ -125,6 +131,7 @@ async def test_application_properties_of_every_type(sender: Any, receiver: Any) 
     }
 
 
+@pytest.mark.feature("send.properties")
 async def test_annotated_message(sender: Any, receiver: Any) -> None:  # M-13
     await sender.send_messages(
         AmqpAnnotatedMessage(
@@ -156,6 +163,7 @@ async def test_annotated_message(sender: Any, receiver: Any) -> None:  # M-13
     assert raw.properties.group_sequence == 12
 
 
+@pytest.mark.feature("send.properties")
 async def test_received_message_can_be_sent_on(sender: Any, receiver: Any) -> None:  # M-13
     original = ServiceBusMessage(b"body", subject="subject", application_properties={"n": 1})
     await sender.send_messages(original)

@@ -35,6 +35,7 @@ async def defer_numbers(sender: Any, receiver: Any, count: int) -> list[int]:
     return [message.sequence_number for message in messages]
 
 
+@pytest.mark.feature("receive.peek")
 async def test_peek_pages_through_the_queue(sender: Any, receiver: Any) -> None:  # M-3
     texts = await send_numbers(sender, 25)
     pages = []
@@ -44,6 +45,7 @@ async def test_peek_pages_through_the_queue(sender: Any, receiver: Any) -> None:
     assert len(pages) >= 3
 
 
+@pytest.mark.feature("receive.peek")
 async def test_peek_from_a_sequence_number(sender: Any, receiver: Any) -> None:  # M-3
     texts = await send_numbers(sender, 10)
     page = await receiver.peek_messages(max_message_count=3, sequence_number=6)
@@ -51,6 +53,7 @@ async def test_peek_from_a_sequence_number(sender: Any, receiver: Any) -> None: 
     assert await receiver.peek_messages(sequence_number=11) == []
 
 
+@pytest.mark.feature("receive.peek")
 async def test_peek_neither_locks_nor_minds_locks(sender: Any, receiver: Any) -> None:  # M-3
     await send_numbers(sender, 2)
     assert len(await peek_all(receiver)) == 2
@@ -62,6 +65,7 @@ async def test_peek_neither_locks_nor_minds_locks(sender: Any, receiver: Any) ->
         await receiver.complete_message(peeked[1])
 
 
+@pytest.mark.feature("receive.peek")
 async def test_peek_shows_every_state(sender: Any, receiver: Any) -> None:  # M-3
     await send_numbers(sender, 2)
     await receiver.defer_message(await receive_one(receiver))
@@ -74,12 +78,14 @@ async def test_peek_shows_every_state(sender: Any, receiver: Any) -> None:  # M-
     ]
 
 
+@pytest.mark.feature("receive.peek")
 async def test_peek_of_large_messages_reaches_all_of_them(sender: Any, receiver: Any) -> None:
     for number in range(5):
         await sender.send_messages(ServiceBusMessage(bytes([number]) * 200_000))
     assert [body(message)[0] for message in await peek_all(receiver)] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.feature("receive.dead-letter")
 async def test_peek_at_dead_letters(sender: Any, receiver: Any, dead_letters: Any) -> None:  # M-3
     await send_numbers(sender, 3)
     for message in await receive_exactly(receiver, 3):
@@ -92,6 +98,7 @@ async def test_peek_at_dead_letters(sender: Any, receiver: Any, dead_letters: An
     ]
 
 
+@pytest.mark.feature("receive.deferred")
 async def test_receive_deferred_messages(sender: Any, receiver: Any) -> None:  # M-3
     numbers = await defer_numbers(sender, receiver, 4)
     [single] = await receiver.receive_deferred_messages(numbers[1])
@@ -105,6 +112,7 @@ async def test_receive_deferred_messages(sender: Any, receiver: Any) -> None:  #
     assert bodies(await peek_all(receiver)) == [b"2"]
 
 
+@pytest.mark.feature("receive.deferred")
 async def test_settling_a_deferred_message(
     sender: Any, receiver: Any, dead_letters: Any
 ) -> None:  # M-2 M-3
@@ -122,6 +130,7 @@ async def test_settling_a_deferred_message(
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.feature("receive.deferred")
 async def test_deferred_messages_received_and_deleted(
     client: Client, queue: str, sender: Any, receiver: Any
 ) -> None:  # M-3
@@ -131,6 +140,7 @@ async def test_deferred_messages_received_and_deleted(
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.feature("receive.deferred")
 async def test_unknown_or_locked_deferred_message_is_not_found(
     new_client: Callable[..., Client], queue: str, sender: Any
 ) -> None:  # M-3

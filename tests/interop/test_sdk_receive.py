@@ -30,10 +30,12 @@ async def send_numbers(sender: Any, count: int) -> list[bytes]:
     return texts
 
 
+@pytest.mark.feature("receive.wait")
 async def test_empty_queue_gives_an_empty_list(receiver: Any) -> None:  # M-2
     assert await nothing_comes(receiver)
 
 
+@pytest.mark.feature("receive.wait")
 async def test_without_wait_time_it_returns_what_is_there(
     client: Client, sender: Any, queue: str
 ) -> None:  # M-2
@@ -42,6 +44,7 @@ async def test_without_wait_time_it_returns_what_is_there(
     assert len(await receiver.receive_messages(max_message_count=10)) == 3
 
 
+@pytest.mark.feature("receive.wait")
 async def test_count_is_an_upper_bound(sender: Any, receiver: Any) -> None:  # M-2
     texts = await send_numbers(sender, 7)
     first = await receiver.receive_messages(max_message_count=5)
@@ -52,6 +55,7 @@ async def test_count_is_an_upper_bound(sender: Any, receiver: Any) -> None:  # M
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.feature("receive.wait")
 async def test_iterator_ends_when_nothing_more_comes(
     client: Client, sender: Any, queue: str
 ) -> None:  # M-2
@@ -65,6 +69,7 @@ async def test_iterator_ends_when_nothing_more_comes(
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.feature("receive.prefetch")
 @pytest.mark.parametrize("prefetch_count", [1, 100])
 async def test_prefetch(client: Client, sender: Any, queue: str, prefetch_count: int) -> None:
     texts = await send_numbers(sender, 30)
@@ -75,6 +80,7 @@ async def test_prefetch(client: Client, sender: Any, queue: str, prefetch_count:
         assert await peek_all(receiver) == []
 
 
+@pytest.mark.feature("receive.modes")
 async def test_receive_and_delete(client: Client, sender: Any, queue: str) -> None:  # M-2
     texts = await send_numbers(sender, 20)
     receiver = client.receiver(queue, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
@@ -86,6 +92,7 @@ async def test_receive_and_delete(client: Client, sender: Any, queue: str) -> No
         await receiver.complete_message(messages[0])
 
 
+@pytest.mark.feature("receive.modes")
 async def test_receive_and_delete_with_prefetch(client: Client, sender: Any, queue: str) -> None:
     texts = await send_numbers(sender, 50)
     receiver = client.receiver(
@@ -95,6 +102,7 @@ async def test_receive_and_delete_with_prefetch(client: Client, sender: Any, que
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.feature("receive.wait")
 async def test_waiting_receiver_gets_a_new_message(sender: Any, receiver: Any) -> None:  # M-1
     async with sender, receiver:
         waiting = asyncio.create_task(receiver.receive_messages(max_wait_time=30))
@@ -106,12 +114,14 @@ async def test_waiting_receiver_gets_a_new_message(sender: Any, receiver: Any) -
         await receiver.complete_message(message)
 
 
+@pytest.mark.feature("receive.wait")
 async def test_message_waits_for_its_receiver(client: Client, queue: str) -> None:  # M-1
     async with client.sender(queue) as sender:
         await sender.send_messages(ServiceBusMessage(b"sender is gone"))
     assert body(await receive_one(client.receiver(queue))) == b"sender is gone"
 
 
+@pytest.mark.feature("receive.compete")
 async def test_locked_message_goes_to_nobody_else(
     sender: Any, receiver: Any, other: Any
 ) -> None:  # M-2
@@ -123,6 +133,7 @@ async def test_locked_message_goes_to_nobody_else(
     assert await nothing_comes(other)
 
 
+@pytest.mark.feature("receive.compete")
 @sync_only
 async def test_competing_receivers_share_the_load(
     client: Client, sender: Any, queue: str
@@ -143,6 +154,7 @@ async def test_competing_receivers_share_the_load(
     assert await peek_all(client.receiver(queue)) == []
 
 
+@pytest.mark.feature("receive.prefetch")
 async def test_close_gives_prefetched_messages_back(
     client: Client, sender: Any, queue: str
 ) -> None:  # M-2
@@ -155,6 +167,7 @@ async def test_close_gives_prefetched_messages_back(
     assert {message.delivery_count for message in others} == {0}
 
 
+@pytest.mark.feature("receive.prefetch")
 @async_only
 async def test_message_on_leftover_credit_is_not_counted_as_delivered(
     sender: Any, receiver: Any, other: Any
@@ -169,6 +182,7 @@ async def test_message_on_leftover_credit_is_not_counted_as_delivered(
     assert message.delivery_count == 0
 
 
+@pytest.mark.feature("receive.modes")
 @sync_only
 async def test_many_messages_exactly_once(client: Client, sender: Any, queue: str) -> None:  # M-1
     texts = await send_numbers(sender, 2_000)

@@ -4,14 +4,23 @@ import asyncio
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusMessage
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage
 
-from tests.interop.sdk import bodies, peek_all, receive_exactly, sync_only
+from tests.interop.sdk import (
+    Client,
+    bodies,
+    body,
+    peek_all,
+    receive_exactly,
+    receive_one,
+    sync_only,
+)
 from twinbus.testing.server import ServerProcess
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.mark.feature("send.durable", "ours.restart")
 @sync_only
 async def test_clients_ride_out_a_restart(
     server: ServerProcess, queue: str, sender: Any, receiver: Any
@@ -27,3 +36,23 @@ async def test_clients_ride_out_a_restart(
         for message in messages:
             await receiver.complete_message(message)
         assert await peek_all(receiver) == []
+
+
+@pytest.mark.feature("session.state", "ours.restart")
+@pytest.mark.queue(requires_session=True)
+@sync_only
+async def test_sessions_and_their_state_outlive_the_server(
+    server: ServerProcess, client: Client, queue: str
+) -> None:  # M-4
+    """Nobody holds a session after a restart; counts and state are as they were acknowledged."""
+    async with client.sender(queue) as sender, client.receiver(queue, session_id="s") as receiver:
+        texts = (b"1", b"2")
+        await sender.send_messages([ServiceBusMessage(text, session_id="s") for text in texts])
+        await receiver.abandon_message(await receive_one(receiver))
+        await asyncio.to_thread(receiver.session.set_state, b"kept")
+        await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(server.restart)
+    async with client.receiver(queue, session_id=NEXT_AVAILABLE_SESSION) as receiver:
+        assert await asyncio.to_thread(receiver.session.get_state) == b"kept"
+        messages = await receive_exactly(receiver, 2)
+        assert [(body(m), m.delivery_count) for m in messages] == [(b"1", 1), (b"2", 0)]

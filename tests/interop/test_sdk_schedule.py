@@ -36,6 +36,7 @@ def milliseconds(moment: datetime) -> int:
     return int(moment.timestamp() * 1000)
 
 
+@pytest.mark.feature("send.schedule")
 async def test_scheduled_message_arrives_when_due(sender: Any, receiver: Any) -> None:  # M-3
     due = soon()
     [number] = await sender.schedule_messages(ServiceBusMessage(b"later", subject="s"), due)
@@ -54,6 +55,7 @@ async def test_scheduled_message_arrives_when_due(sender: Any, receiver: Any) ->
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.feature("send.schedule")
 @sync_only
 async def test_list_of_scheduled_messages(sender: Any, receiver: Any) -> None:  # M-3
     numbers = await sender.schedule_messages(
@@ -66,6 +68,7 @@ async def test_list_of_scheduled_messages(sender: Any, receiver: Any) -> None:  
     await complete_all(receiver, messages)
 
 
+@pytest.mark.feature("send.schedule")
 async def test_cancelled_message_never_arrives(sender: Any, receiver: Any) -> None:  # M-3
     numbers = await sender.schedule_messages(
         [ServiceBusMessage(b"%d" % number) for number in range(3)], tomorrow()
@@ -76,6 +79,7 @@ async def test_cancelled_message_never_arrives(sender: Any, receiver: Any) -> No
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.feature("send.schedule")
 async def test_cancel_is_all_or_nothing(
     new_client: Callable[..., Client], queue: str, receiver: Any
 ) -> None:  # M-3
@@ -86,6 +90,7 @@ async def test_cancel_is_all_or_nothing(
     assert bodies(await peek_all(receiver)) == [b"stays"]
 
 
+@pytest.mark.feature("send.schedule")
 @sync_only
 async def test_plain_send_with_a_scheduled_time(sender: Any, receiver: Any) -> None:  # M-3
     due = soon()
@@ -106,6 +111,7 @@ async def test_plain_send_with_a_scheduled_time(sender: Any, receiver: Any) -> N
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.feature("send.schedule")
 @async_only
 async def test_due_message_wakes_a_waiting_receiver_in_order_of_time(
     sender: Any, receiver: Any

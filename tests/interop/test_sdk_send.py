@@ -21,6 +21,7 @@ from twinbus.limits import BATCH_SIZE_BYTES_MAX, MESSAGE_SIZE_BYTES_MAX
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.mark.feature("send.batch")
 async def test_single_message(sender: Any, receiver: Any) -> None:  # M-1 M-13
     await sender.send_messages(ServiceBusMessage(b"hello"))
     message = await receive_one(receiver)
@@ -31,6 +32,7 @@ async def test_single_message(sender: Any, receiver: Any) -> None:  # M-1 M-13
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.feature("send.batch")
 async def test_list_arrives_in_order(sender: Any, receiver: Any) -> None:  # M-1
     texts = [b"%d" % number for number in range(50)]
     await sender.send_messages([ServiceBusMessage(text) for text in texts])
@@ -40,11 +42,13 @@ async def test_list_arrives_in_order(sender: Any, receiver: Any) -> None:  # M-1
     await complete_all(receiver, messages)
 
 
+@pytest.mark.feature("send.batch")
 async def test_empty_list_sends_nothing(sender: Any, receiver: Any) -> None:
     await sender.send_messages([])
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.feature("send.batch")
 async def test_messages_of_a_batch_keep_their_own_properties(sender: Any, receiver: Any) -> None:
     batch = await sender.create_message_batch()
     for number in range(3):
@@ -65,6 +69,7 @@ async def test_messages_of_a_batch_keep_their_own_properties(sender: Any, receiv
     ]
 
 
+@pytest.mark.feature("send.batch")
 async def test_batch_filled_to_its_limit(sender: Any, receiver: Any) -> None:  # M-1
     batch = await sender.create_message_batch()
     assert batch.max_size_in_bytes == BATCH_SIZE_BYTES_MAX
@@ -80,11 +85,13 @@ async def test_batch_filled_to_its_limit(sender: Any, receiver: Any) -> None:  #
     assert len(await peek_all(receiver)) == count
 
 
+@pytest.mark.feature("send.batch")
 async def test_batch_above_the_limit_is_refused_by_the_client(sender: Any) -> None:
     with pytest.raises(ValueError, match="too large"):
         await sender.create_message_batch(max_size_in_bytes=BATCH_SIZE_BYTES_MAX + 1)
 
 
+@pytest.mark.feature("send.size")
 async def test_largest_message_passes_and_a_larger_one_does_not(sender: Any, receiver: Any) -> None:
     largest = b"\xa5" * (MESSAGE_SIZE_BYTES_MAX - 1_000)
     await sender.send_messages(ServiceBusMessage(largest))

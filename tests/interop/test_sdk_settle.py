@@ -11,6 +11,7 @@ from tests.interop.sdk import body, peek_all, receive_exactly, receive_one
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.mark.feature("receive.settle")
 async def test_complete_removes_the_message(sender: Any, receiver: Any) -> None:  # M-2
     await sender.send_messages([ServiceBusMessage(b"one"), ServiceBusMessage(b"two")])
     one, two = await receive_exactly(receiver, 2)
@@ -22,6 +23,7 @@ async def test_complete_removes_the_message(sender: Any, receiver: Any) -> None:
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.feature("receive.settle")
 async def test_abandon_gives_the_message_back(sender: Any, receiver: Any) -> None:  # M-2
     await sender.send_messages([ServiceBusMessage(b"first"), ServiceBusMessage(b"second")])
     for delivery_count in range(3):
@@ -33,6 +35,7 @@ async def test_abandon_gives_the_message_back(sender: Any, receiver: Any) -> Non
         await receiver.abandon_message(message)
 
 
+@pytest.mark.feature("receive.settle")
 async def test_dead_letter_with_reason(
     sender: Any, receiver: Any, dead_letters: Any
 ) -> None:  # M-2
@@ -51,6 +54,7 @@ async def test_dead_letter_with_reason(
     assert await peek_all(dead_letters) == []
 
 
+@pytest.mark.feature("receive.settle")
 async def test_dead_letter_without_reason(
     sender: Any, receiver: Any, dead_letters: Any
 ) -> None:  # M-2
@@ -61,6 +65,7 @@ async def test_dead_letter_without_reason(
     await dead_letters.complete_message(dead)
 
 
+@pytest.mark.feature("receive.delivery-count")
 @pytest.mark.queue(max_delivery_count=2)
 async def test_message_delivered_too_often_is_dead_lettered(
     sender: Any, receiver: Any, dead_letters: Any
@@ -75,6 +80,7 @@ async def test_message_delivered_too_often_is_dead_lettered(
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.feature("receive.dead-letter")
 @pytest.mark.queue(max_delivery_count=1)
 async def test_dead_letter_queue_knows_no_maximum(
     sender: Any, receiver: Any, dead_letters: Any
@@ -87,6 +93,7 @@ async def test_dead_letter_queue_knows_no_maximum(
         await dead_letters.abandon_message(dead)
 
 
+@pytest.mark.feature("receive.settle")
 async def test_deferred_message_is_passed_over(sender: Any, receiver: Any) -> None:  # M-2 M-3
     await sender.send_messages([ServiceBusMessage(b"later"), ServiceBusMessage(b"now")])
     await receiver.defer_message(await receive_one(receiver))
@@ -98,6 +105,7 @@ async def test_deferred_message_is_passed_over(sender: Any, receiver: Any) -> No
     assert deferred.state is ServiceBusMessageState.DEFERRED
 
 
+@pytest.mark.feature("receive.tokens")
 @pytest.mark.parametrize("settlement", ["complete", "abandon", "defer", "dead_letter"])
 async def test_settle_through_another_receiver(
     sender: Any, receiver: Any, other: Any, dead_letters: Any, settlement: str
@@ -117,6 +125,7 @@ async def test_settle_through_another_receiver(
         assert body(await receive_one(dead_letters)) == b"passed on"
 
 
+@pytest.mark.feature("receive.tokens")
 async def test_settling_twice_through_two_receivers_is_refused(
     sender: Any, receiver: Any, other: Any
 ) -> None:  # M-2

@@ -49,6 +49,7 @@ def tls_options(server: ServerProcess) -> dict[str, Any]:
     }
 
 
+@pytest.mark.feature("access.tls")
 async def test_tls_on_the_same_port(
     new_client: Callable[..., Client],
     server: ServerProcess,
@@ -81,6 +82,7 @@ async def test_unknown_authority_is_refused_by_the_client(
         await client.sender(queue).send_messages(ServiceBusMessage(b""))
 
 
+@pytest.mark.feature("access.connection-string")
 async def test_connection_string_of_the_environment(
     new_client: Callable[..., Client], environment: dict[str, str], queue: str
 ) -> None:  # M-13
@@ -89,6 +91,7 @@ async def test_connection_string_of_the_environment(
     assert body(await receive_one(client.receiver(queue))) == b"by env"
 
 
+@pytest.mark.feature("transport.heartbeat")
 @async_only
 async def test_idle_connections_are_used_again(sender: Any, receiver: Any) -> None:  # M-13
     async with sender, receiver:
@@ -102,6 +105,7 @@ async def test_idle_connections_are_used_again(sender: Any, receiver: Any) -> No
             await asyncio.sleep(5.5 * (number == 0))
 
 
+@pytest.mark.feature("entity.names")
 @sync_only
 @pytest.mark.parametrize(
     "queue",

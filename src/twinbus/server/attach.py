@@ -7,26 +7,23 @@ from twinbus.amqp.link import EgressLink, IngressLink, Link
 from twinbus.amqp.types import Symbol, ULong
 from twinbus.broker.namespace import Address, parse_address
 from twinbus.entities.commands import PEEK_LOCK, RECEIVE_AND_DELETE
-from twinbus.entities.facts import TRANSFER_DEAD_LETTER
-from twinbus.errors import ArgumentInvalid, NotSupported
+from twinbus.errors import ArgumentInvalid, ServiceError
 from twinbus.limits import BATCH_SIZE_BYTES_MAX, INGRESS_CREDIT, MESSAGE_SIZE_BYTES_MAX
 from twinbus.server.cbs import CBS, ClaimsNode
+from twinbus.server.coordinator import CoordinatorLink
 from twinbus.server.management import ManagementNode
 from twinbus.server.receiving import ReceivingLink
 from twinbus.server.requests import Node, RequestLink, ResponseLink
 from twinbus.server.sending import SendingLink
+from twinbus.server.session_links import AcceptingLink, read_session_filter
 
 if TYPE_CHECKING:
     from twinbus.server.endpoint import AmqpEndpoint
 
 BATCH_SIZE: Final = Symbol("com.microsoft:max-message-batch-size")
 SETTLED: Final = 1  # snd-settle-mode
-SESSION_FILTERS: Final = (
-    "com.microsoft:session-filter",
-    "com.microsoft:non-exclusive-session-filter:list",
-)
 
-Context = SendingLink | ReceivingLink | RequestLink | ResponseLink
+Context = SendingLink | ReceivingLink | AcceptingLink | RequestLink | ResponseLink | CoordinatorLink
 
 
 def attach_link(endpoint: "AmqpEndpoint", link: Link) -> Context:
@@ -40,20 +37,23 @@ def attach_link(endpoint: "AmqpEndpoint", link: Link) -> Context:
 def _attach_ingress(endpoint: "AmqpEndpoint", link: IngressLink) -> Context:
     target = link.target
     if isinstance(target, Coordinator):
-        raise NotSupported("Transactions are not supported by this version.")
+        coordinator = CoordinatorLink(endpoint, link)
+        coordinator.accept()
+        return coordinator
     address = _address(target.address if target is not None else None)
     node = _node(endpoint, link.session.context, address)
     context: Context
+    size_max = MESSAGE_SIZE_BYTES_MAX
+    properties: dict[object, object] = {}
     if node is not None:
         context = RequestLink(endpoint, link, node)
     else:
         endpoint.require("Send", address.path)
         context = SendingLink(endpoint, link, address)
-    link.accept(
-        max_message_size=MESSAGE_SIZE_BYTES_MAX,
-        properties={BATCH_SIZE: ULong(BATCH_SIZE_BYTES_MAX)},
-        credit=INGRESS_CREDIT,
-    )
+        size_max = context.message_size_bytes_max
+        properties.update(context.properties)
+    properties[BATCH_SIZE] = ULong(min(BATCH_SIZE_BYTES_MAX, size_max))
+    link.accept(max_message_size=size_max, properties=properties, credit=INGRESS_CREDIT)
     return context
 
 
@@ -66,15 +66,21 @@ def _attach_egress(endpoint: "AmqpEndpoint", link: EgressLink) -> Context:
         context = ResponseLink(endpoint, link, node)
     else:
         endpoint.require("Listen", address.path)
-        filters = (source.filter if source is not None else None) or {}
-        if any(str(name) in SESSION_FILTERS for name in filters):
-            raise NotSupported("Message sessions are not supported by this version.")
-        if address.subqueue == TRANSFER_DEAD_LETTER:
-            raise NotSupported("Transfer dead-letter queues are not supported by this version.")
         mode = RECEIVE_AND_DELETE if link.snd_settle_mode == SETTLED else PEEK_LOCK
+        asked = read_session_filter(source)
+        if asked is not None:
+            return _attach_to_session(AcceptingLink(endpoint, link, address, mode, asked))
         context = ReceivingLink(endpoint, link, address, mode)
     link.accept(max_message_size=MESSAGE_SIZE_BYTES_MAX, properties=None)
     return context
+
+
+def _attach_to_session(accepting: AcceptingLink) -> Context:
+    """The link with its session, or the one that waits for it."""
+    result = accepting.result
+    if isinstance(result, ServiceError):
+        raise result
+    return accepting if result is None else result
 
 
 def _address(text: object) -> Address:

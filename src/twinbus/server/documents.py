@@ -1,322 +1,124 @@
-"""Atom documents about queues and the namespace: from XML to a description, and back.
+"""The Atom around every description: entries, feeds, and the namespace's own entry.
 
-XML from a peer is hostile until read: no document type (so no entities), bounded depth and number
-of elements, each setting at most once.  XML to a peer is escaped and its elements stand in the
-order of the service's schema.  Nothing here knows HTTP, rights or the broker.
+XML to a peer is escaped, always, so that no name and no text of a user can break it.  Addresses are
+where the client says that it reached us; they are only shown back to it.  What a description says
+is written elsewhere: entity_documents.py and rule_documents.py.
 """
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final, Protocol
-from urllib.parse import quote, unquote, urlsplit
-from xml.etree.ElementTree import Element, TreeBuilder
-from xml.parsers import expat
+from typing import Final
+from urllib.parse import quote
+from xml.etree.ElementTree import Element
 
-from twinbus.entities.descriptions import QueueDescription, format_duration, parse_duration
-from twinbus.entities.queue import QueueCounts
-from twinbus.errors import ArgumentInvalid, NotSupported
-from twinbus.limits import XML_DEPTH_MAX, XML_ELEMENTS_MAX
+from twinbus.errors import ArgumentInvalid
 from twinbus.server.http import xml_text
+from twinbus.server.xml_reader import read_xml
 
 ATOM: Final = "http://www.w3.org/2005/Atom"
 SERVICE_BUS: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
-COUNTS: Final = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
+INSTANCE: Final = "http://www.w3.org/2001/XMLSchema-instance"
+TYPE: Final = f"{{{INSTANCE}}}type"
 
 _QUOTE: Final = '"'
-_XML_SPACE: Final = " \t\r\n"
-
-
-class QueueView(Protocol):
-    """What the namespace shows of a queue."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def description(self) -> QueueDescription: ...
-    @property
-    def counts(self) -> QueueCounts: ...
-    @property
-    def created_utc_ms(self) -> int: ...
-    @property
-    def updated_utc_ms(self) -> int: ...
-    @property
-    def accessed_utc_ms(self) -> int: ...
+_PATH_CHARS: Final = "/$"  # `$Default` is a rule's name; the Node SDK takes names from addresses
 
 
 # -- reading ---------------------------------------------------------------------------------------
 
 
-class _XmlReader:
-    """Builds a tree from expat's events and stops where a document goes too far."""
-
-    def __init__(self) -> None:
-        self._tree = TreeBuilder()
-        self._depth = 0
-        self._count = 0
-
-    def start(self, name: str, attributes: dict[str, str]) -> None:
-        self._depth += 1
-        self._count += 1
-        if self._depth > XML_DEPTH_MAX:
-            raise ArgumentInvalid(f"The XML is nested deeper than {XML_DEPTH_MAX}.")
-        if self._count > XML_ELEMENTS_MAX:
-            raise ArgumentInvalid(f"The XML has more than {XML_ELEMENTS_MAX} elements.")
-        self._tree.start(_tag(name), attributes)
-
-    def end(self, name: str) -> None:
-        self._depth -= 1
-        self._tree.end(_tag(name))
-
-    def text(self, data: str) -> None:
-        self._tree.data(data)
-
-    def refuse_doctype(self, *_: object) -> None:
-        # Entities, external subsets and their bombs all begin here.
-        raise ArgumentInvalid("XML with a document type is refused.")
-
-    def root(self) -> Element:
-        return self._tree.close()
-
-
-def read_xml(data: bytes) -> Element:
-    """The tree of a document, or ArgumentInvalid."""
-    reader = _XmlReader()
-    parser = expat.ParserCreate(namespace_separator="}")
-    parser.buffer_text = True
-    parser.StartElementHandler = reader.start
-    parser.EndElementHandler = reader.end
-    parser.CharacterDataHandler = reader.text
-    parser.StartDoctypeDeclHandler = reader.refuse_doctype
-    try:
-        parser.Parse(data, True)
-    except (expat.ExpatError, ValueError, LookupError):  # the last two: encodings Python lacks
-        raise ArgumentInvalid("The body is not well-formed XML.") from None
-    return reader.root()
-
-
-def _tag(name: str) -> str:
-    """From expat's `namespace}name` to ElementTree's `{namespace}name`."""
-    return f"{{{name}" if "}" in name else name
-
-
-def read_queue_description(body: bytes) -> QueueDescription:
-    """The settings in an entry.  What is unknown, or the server's to say, is skipped."""
+def read_content(body: bytes, kinds: Sequence[str]) -> Element:
+    """The description inside an entry; it must be of one of these kinds."""
     entry = read_xml(body)
     content = entry.find(f"{{{ATOM}}}content")
     if entry.tag != f"{{{ATOM}}}entry" or content is None:
         raise ArgumentInvalid("The body is not an Atom entry with content.")
-    if content.find(f"{{{SERVICE_BUS}}}TopicDescription") is not None:
-        raise NotSupported("Topics, subscriptions and rules are not supported yet.")
-    description = content.find(f"{{{SERVICE_BUS}}}QueueDescription")
-    if description is None:
-        raise ArgumentInvalid("The entry holds no QueueDescription.")
-    values: dict[str, object] = {}
-    for element in description:
-        name = element.tag.removeprefix(f"{{{SERVICE_BUS}}}")
-        text = element.text or ""
-        if name == "AuthorizationRules" and len(element):
-            raise NotSupported("Authorization rules of an entity are not supported yet.")
-        if name not in _SETTINGS or not text.strip(_XML_SPACE):
-            continue
-        attribute, kind = _SETTINGS[name]
-        if attribute in values:
-            raise ArgumentInvalid(f"{name} is given twice.")
-        values[attribute] = _read_setting(name, text, kind)
-    return QueueDescription.from_mapping(values)
+    for child in content:
+        if local_name(child) in kinds:
+            return child
+    raise ArgumentInvalid(f"The entry holds no {' and no '.join(kinds)}.")
 
 
-# How a setting is written.
-_DURATION: Final = "duration"
-_NUMBER: Final = "number"
-_BOOLEAN: Final = "boolean"
-_TEXT: Final = "text"
-_ENTITY: Final = "entity"  # as a URI outside, as a name inside
-
-# The settings of a queue: element → attribute of QueueDescription, and how it is written.
-_SETTINGS: Final = {
-    "LockDuration": ("lock_duration_ms", _DURATION),
-    "MaxSizeInMegabytes": ("max_size_megabytes", _NUMBER),
-    "RequiresDuplicateDetection": ("requires_duplicate_detection", _BOOLEAN),
-    "RequiresSession": ("requires_session", _BOOLEAN),
-    "DefaultMessageTimeToLive": ("default_time_to_live_ms", _DURATION),
-    "DeadLetteringOnMessageExpiration": ("dead_lettering_on_message_expiration", _BOOLEAN),
-    "DuplicateDetectionHistoryTimeWindow": ("duplicate_detection_window_ms", _DURATION),
-    "MaxDeliveryCount": ("max_delivery_count", _NUMBER),
-    "EnableBatchedOperations": ("enable_batched_operations", _BOOLEAN),
-    "Status": ("status", _TEXT),
-    "ForwardTo": ("forward_to", _ENTITY),
-    "UserMetadata": ("user_metadata", _TEXT),
-    "SupportOrdering": ("support_ordering", _BOOLEAN),
-    "AutoDeleteOnIdle": ("auto_delete_on_idle_ms", _DURATION),
-    "EnablePartitioning": ("enable_partitioning", _BOOLEAN),
-    "ForwardDeadLetteredMessagesTo": ("forward_dead_lettered_messages_to", _ENTITY),
-    "EnableExpress": ("enable_express", _BOOLEAN),
-    "MaxMessageSizeInKilobytes": ("max_message_size_kilobytes", _NUMBER),
-}
-
-_BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}
-_NUMBER_DIGITS_MAX: Final = 18
-
-
-def _read_setting(name: str, text: str, kind: str) -> object:
-    if kind == _TEXT:
-        return text
-    text = text.strip(_XML_SPACE)
-    if kind == _DURATION:
-        return parse_duration(text)
-    if kind == _NUMBER:
-        return whole_number(name, text)
-    if kind == _BOOLEAN:
-        value = _BOOLEANS.get(text.lower())
-        if value is None:
-            raise ArgumentInvalid(f"{name} is '{text[:64]}', which is neither true nor false.")
-        return value
-    try:
-        path = urlsplit(text).path if "://" in text else text
-        return unquote(path, errors="strict").strip("/")
-    except ValueError:
-        raise ArgumentInvalid(f"{name} is not a valid URI.") from None
-
-
-def whole_number(name: str, text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > _NUMBER_DIGITS_MAX:
-        raise ArgumentInvalid(f"{name} is '{text[:64]}', which is no whole number.")
-    return int(text)
+def local_name(element: Element) -> str:
+    """An element's name without Service Bus's namespace; names of other namespaces stay long."""
+    return element.tag.removeprefix(f"{{{SERVICE_BUS}}}")
 
 
 # -- writing ---------------------------------------------------------------------------------------
 
 
-def _write_setting(value: object, kind: str, base: str) -> str:
-    if kind == _DURATION:
-        assert isinstance(value, int)
-        return format_duration(value)
-    if kind == _BOOLEAN:
-        return "true" if value else "false"
-    if kind == _ENTITY:
-        return f"sb{base.removeprefix('https')}/{value}"
-    return str(value)
+class Entry:
+    """One resource as Atom shows it: where it is, what it is called, since when, its content."""
+
+    __slots__ = ("content", "created_utc_ms", "path", "title", "updated_utc_ms")
+
+    def __init__(
+        self, path: str, title: str, created_utc_ms: int, updated_utc_ms: int, content: str
+    ) -> None:
+        self.path = path  # from the namespace on, not yet encoded
+        self.title = title
+        self.created_utc_ms = created_utc_ms
+        self.updated_utc_ms = updated_utc_ms
+        self.content = content  # XML
+
+    def written(self, base: str) -> str:
+        address = f"{base}/{quote(self.path, safe=_PATH_CHARS)}"
+        return (
+            f'<entry xmlns="{ATOM}">'
+            f"{element('id', address)}{element('title', self.title)}"
+            f"{element('published', utc_text(self.created_utc_ms))}"
+            f"{element('updated', utc_text(self.updated_utc_ms))}"
+            f"<author>{element('name', 'twinbus')}</author>{_link('self', address)}"
+            f'<content type="application/xml">{self.content}</content></entry>'
+        )
 
 
-def _queue_settings(view: QueueView, base: str) -> dict[str, str]:
-    """Everything a QueueDescription says, by element, already written."""
-    written = {
-        "SizeInBytes": str(view.counts.size_bytes),
-        "MessageCount": str(view.counts.message_count),
-        "IsAnonymousAccessible": "false",
-        "AuthorizationRules": "",
-        "CreatedAt": utc_text(view.created_utc_ms),
-        "UpdatedAt": utc_text(view.updated_utc_ms),
-        "AccessedAt": utc_text(view.accessed_utc_ms),
-        "EntityAvailabilityStatus": "Available",
-    }
-    for name, (attribute, kind) in _SETTINGS.items():
-        value: object = getattr(view.description, attribute)
-        if value is not None:
-            written[name] = _write_setting(value, kind, base)
-    return written
-
-
-# In the order of the service's schema.
-_QUEUE_ELEMENTS: Final = (
-    "LockDuration",
-    "MaxSizeInMegabytes",
-    "RequiresDuplicateDetection",
-    "RequiresSession",
-    "DefaultMessageTimeToLive",
-    "DeadLetteringOnMessageExpiration",
-    "DuplicateDetectionHistoryTimeWindow",
-    "MaxDeliveryCount",
-    "EnableBatchedOperations",
-    "SizeInBytes",
-    "MessageCount",
-    "IsAnonymousAccessible",
-    "AuthorizationRules",
-    "Status",
-    "ForwardTo",
-    "CreatedAt",
-    "UpdatedAt",
-    "AccessedAt",
-    "UserMetadata",
-    "SupportOrdering",
-    "CountDetails",
-    "AutoDeleteOnIdle",
-    "EnablePartitioning",
-    "EntityAvailabilityStatus",
-    "ForwardDeadLetteredMessagesTo",
-    "EnableExpress",
-    "MaxMessageSizeInKilobytes",
-)
-
-
-def queue_entry(view: QueueView, base: str) -> str:
-    settings = _queue_settings(view, base)
-    elements = [
-        _element(name, settings[name]) if name in settings else _count_details(view.counts)
-        for name in _QUEUE_ELEMENTS
-        if name in settings or name == "CountDetails"
-    ]
-    description = f'<QueueDescription xmlns="{SERVICE_BUS}">{"".join(elements)}</QueueDescription>'
-    address = f"{base}/{quote(view.name)}"
-    created, updated = utc_text(view.created_utc_ms), utc_text(view.updated_utc_ms)
-    return _entry(address, view.name, created, updated, description)
-
-
-def _count_details(counts: QueueCounts) -> str:
-    numbers = (
-        ("ActiveMessageCount", counts.active),
-        ("DeadLetterMessageCount", counts.dead_letter),
-        ("ScheduledMessageCount", counts.scheduled),
-        ("TransferMessageCount", counts.transfer),
-        ("TransferDeadLetterMessageCount", counts.transfer_dead_letter),
-    )
-    inner = "".join(f"<d:{name}>{number}</d:{name}>" for name, number in numbers)
-    return f'<CountDetails xmlns:d="{COUNTS}">{inner}</CountDetails>'
-
-
-def namespace_entry(name: str, created_utc_ms: int, base: str) -> str:
-    created = utc_text(created_utc_ms)
-    elements = [
-        _element("CreatedTime", created),
-        _element("MessagingSKU", "Standard"),
-        _element("ModifiedTime", created),
-        _element("Name", name),
-        _element("NamespaceType", "Messaging"),
-    ]
-    content = f'<NamespaceInfo xmlns="{SERVICE_BUS}">{"".join(elements)}</NamespaceInfo>'
-    address = f"{base}/$namespaceinfo"
-    return _entry(address, name, created, created, content)
-
-
-def _entry(address: str, title: str, published: str, updated: str, content: str) -> str:
-    return (
-        f'<entry xmlns="{ATOM}">'
-        f"{_element('id', address)}{_element('title', title)}"
-        f"{_element('published', published)}{_element('updated', updated)}"
-        f"<author>{_element('name', 'twinbus')}</author>{_link('self', address)}"
-        f'<content type="application/xml">{content}</content></entry>'
-    )
-
-
-def feed(address: str, now: str, views: Sequence[QueueView], base: str, next_query: str) -> str:
+def feed(path: str, now_utc_ms: int, entries: Sequence[Entry], base: str, next_query: str) -> str:
     """A page.  The Python SDK takes exactly two links as "there is more", the second as where."""
+    address = f"{base}/{quote(path, safe=_PATH_CHARS)}"
     links = _link("self", address)
     if next_query:
         links += _link("next", f"{address}?{next_query}")
-    entries = "".join(queue_entry(view, base) for view in views)
-    title = address.rpartition("/")[2]
+    title = path.rpartition("/")[2]
     return (
-        f'<feed xmlns="{ATOM}">{_element("title", title)}{_element("id", address)}'
-        f"{_element('updated', now)}{links}{entries}</feed>"
+        f'<feed xmlns="{ATOM}">{element("title", title)}{element("id", address)}'
+        f"{element('updated', utc_text(now_utc_ms))}{links}"
+        f"{''.join(entry.written(base) for entry in entries)}</feed>"
     )
 
 
-def _element(name: str, text: str) -> str:
+def namespace_entry(name: str, created_utc_ms: int, profile: str) -> Entry:
+    """`profile` is that of its limits; what the cloud has no tier for is its highest."""
+    created = utc_text(created_utc_ms)
+    tier = profile.title() if profile in ("basic", "standard") else "Premium"
+    elements = [element("CreatedTime", created), element("MessagingSKU", tier)]
+    if tier == "Premium":
+        elements.append(element("MessagingUnits", "1"))  # the Node SDK insists
+    elements += [
+        element("ModifiedTime", created),
+        element("Name", name),
+        element("NamespaceType", "Messaging"),
+    ]
+    content = description("NamespaceInfo", elements)
+    return Entry("$namespaceinfo", name, created_utc_ms, created_utc_ms, content)
+
+
+def description(kind: str, elements: Sequence[str]) -> str:
+    """A description of written elements.  The Node SDK insists on the prefix `i`."""
+    return f'<{kind} xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}">{"".join(elements)}</{kind}>'
+
+
+def element(name: str, text: str) -> str:
     return f"<{name}>{xml_text(text)}</{name}>"
 
 
+def attribute(text: str) -> str:
+    """Text between the quotes of an attribute."""
+    return xml_text(text).replace(_QUOTE, "&quot;")
+
+
 def _link(relation: str, address: str) -> str:
-    return f'<link rel="{relation}" href="{xml_text(address).replace(_QUOTE, "&quot;")}"/>'
+    return f'<link rel="{relation}" href="{attribute(address)}"/>'
 
 
 def utc_text(utc_ms: int) -> str:

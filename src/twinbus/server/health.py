@@ -15,21 +15,15 @@ _HEALTHY: Final = json.dumps({"status": "healthy", "message": "twinbus is ready.
 _FRONT_PAGE: Final = b"""\
 twinbus: a self-hosted, durable service bus that speaks Azure Service Bus's protocol.
 
-This port takes AMQP 1.0 (plain or TLS) and HTTP (plain or TLS). For a connection string, see
-`twinbus env`. Entities are managed by ServiceBusAdministrationClient or `twinbus queue`.
+This port takes AMQP 1.0 (over TCP or WebSockets) and HTTP, plain or TLS. For a connection string,
+see `twinbus env`. Entities are managed by ServiceBusAdministrationClient or `twinbus queue`.
 
 GET /health says whether the server is ready.
 """
 
-_NO_WEBSOCKET: Final = (
-    b"AMQP over WebSockets is not served yet. Use AMQP over TCP on this same port.\n"
-)
-
 
 def answer_in_public(request: Request) -> Response | None:
     """The answer, or None when the request is about something that needs a token."""
-    if request.headers.get("upgrade", "").lower() == "websocket":
-        return Response(501, _NO_WEBSOCKET)
     if request.method in ("GET", "HEAD") and "authorization" not in request.headers:
         if request.path == "/health":
             return Response(200, _HEALTHY, "application/json")

@@ -1,9 +1,9 @@
 """HTTP/1.1 on one connection: bytes in, one request at a time to a router, bytes out.
 
 h11 does the protocol; this shell owns the transport, the deadlines and the bounds.  It must never
-keep more of a peer than one request head, one body and one read of what comes after: while a
-request is answered, or while the peer does not take its answer, nothing more is read.  Whatever a
-peer sends ends in an answer or a closed connection, never in an exception.
+keep more of a peer than one request head, one body and one read of what comes after: that one read
+is how a peer that hangs up while its request is answered gets noticed.  Whatever a peer sends ends
+in an answer or a closed connection, never in an exception.
 
 The listener calls `connection_made` and then `data_received` with the bytes it has looked at.
 """
@@ -47,7 +47,16 @@ log = logging.getLogger("twinbus.server")
 class Request:
     """One request, whole."""
 
-    __slots__ = ("body", "headers", "method", "path", "query")
+    __slots__ = (
+        "body",
+        "headers",
+        "method",
+        "named_headers",
+        "path",
+        "query",
+        "scheme",
+        "when_gone",
+    )
 
     def __init__(
         self,
@@ -56,12 +65,19 @@ class Request:
         query: dict[str, str],
         headers: dict[str, str],
         body: bytes,
+        named_headers: tuple[tuple[str, str], ...] = (),
+        scheme: str = "http",
     ) -> None:
         self.method = method
         self.path = path  # still percent-encoded, begins with "/"
         self.query = query
         self.headers = headers  # names in lower case
         self.body = body
+        self.named_headers = named_headers  # names as the peer wrote them
+        self.scheme = scheme
+        # Whoever makes the peer wait for an answer puts here what ends the waiting: it is called
+        # when the peer hangs up, and when the server stops.
+        self.when_gone: Callable[[], None] | None = None
 
     def segments(self) -> list[str]:
         """The path in pieces, each decoded on its own, so that `%2F` does not divide."""
@@ -69,9 +85,12 @@ class Request:
 
 
 class Response:
-    """One answer.  Nothing a peer has sent may go into the headers."""
+    """One answer.  What a peer has sent goes into headers only after somebody looked at it.
 
-    __slots__ = ("body", "content_type", "headers", "status")
+    101 gives the connection away, to the protocol that the server has for it.
+    """
+
+    __slots__ = ("body", "content_type", "headers", "status", "when_unsent")
 
     def __init__(
         self,
@@ -84,6 +103,8 @@ class Response:
         self.body = body
         self.content_type = content_type
         self.headers = headers
+        # Called when the peer was gone before its answer could be written.
+        self.when_unsent: Callable[[], None] | None = None
 
 
 class Router(Protocol):
@@ -92,11 +113,14 @@ class Router(Protocol):
     async def answer(self, request: Request) -> Response: ...
 
 
-def error_response(status: int, reason: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+def error_response(
+    status: int, reason: str, headers: tuple[tuple[str, str], ...] = (), sub_code: int = 0
+) -> Response:
     """An error the way Service Bus words it, so that every SDK finds its parts."""
     if status == HTTPStatus.UNAUTHORIZED:
         headers = (*headers, ("WWW-Authenticate", "SharedAccessSignature"))
-    detail = f"{reason} SubCode={_SUB_CODES.get(status, status * 100)}. TrackingId:{uuid.uuid4()}"
+    sub_code = sub_code or _SUB_CODES.get(status, status * 100)
+    detail = f"{reason} SubCode={sub_code}. TrackingId:{uuid.uuid4()}"
     text = f"<Error><Code>{status}</Code><Detail>{xml_text(detail)}</Detail></Error>"
     return Response(status, text.encode(), "application/xml; charset=utf-8", headers)
 
@@ -110,15 +134,21 @@ class HttpProtocol(asyncio.Protocol):
     """One connection."""
 
     def __init__(
-        self, router: Router, clock: Clock, when_lost: Callable[[], None] | None = None
+        self,
+        router: Router,
+        clock: Clock,
+        when_lost: Callable[[], None] | None = None,
+        upgrade: Callable[[], asyncio.Protocol] | None = None,
     ) -> None:
         self._router = router
         self._clock = clock
         self._when_lost = when_lost
+        self._upgrade = upgrade  # makes what takes over after a 101
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HTTP_HEAD_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
         self._head: h11.Request | None = None
         self._body = bytearray()
+        self._request: Request | None = None
         self._answering: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._between_requests = False
@@ -140,6 +170,8 @@ class HttpProtocol(asyncio.Protocol):
             self._between_requests = False
             self._arm(HTTP_REQUEST_DURATION_S_MAX)
         self._http.receive_data(data)
+        if self._answering is not None:
+            self._transport.pause_reading()
         self._advance()
 
     def eof_received(self) -> bool:
@@ -148,12 +180,14 @@ class HttpProtocol(asyncio.Protocol):
             return False
         self._http.receive_data(b"")
         self._advance()
+        self._tell_that_peer_is_gone()
         return self._answering is not None and not self._transport.get_extra_info("ssl_object")
 
     def connection_lost(self, exc: Exception | None) -> None:
         # A running answer goes on: what it creates or deletes must not stop half-way.
         self._transport = None
         self._disarm()
+        self._tell_that_peer_is_gone()
         if self._when_lost is not None:
             self._when_lost()
 
@@ -170,6 +204,7 @@ class HttpProtocol(asyncio.Protocol):
     def shutdown(self) -> None:
         """Finish the request in hand, if any, then close."""
         self._ends = True
+        self._tell_that_peer_is_gone()
         if self._answering is None and self._transport is not None:
             self._transport.close()
 
@@ -195,31 +230,44 @@ class HttpProtocol(asyncio.Protocol):
             headers = dict(event.headers)
             if not event.http_version.startswith(b"1."):
                 self._refuse(505, "Only HTTP/1.0 and HTTP/1.1 are spoken here.")
+            elif sum(map(len, headers)) + sum(map(len, headers.values())) > HTTP_HEAD_BYTES_MAX:
+                # h11 looks at the size of a head only while it is incomplete.
+                self._refuse(431, f"A head may have at most {HTTP_HEAD_BYTES_MAX} bytes.")
             elif b"transfer-encoding" in headers and b"content-length" in headers:
                 # Two lengths: somebody in between may believe the other one (RFC 9112 §6.3).
                 self._refuse(400, "The request has two lengths.")
             elif int(headers.get(b"content-length", b"0")) > HTTP_BODY_BYTES_MAX:
-                self._refuse(413, f"A body may have at most {HTTP_BODY_BYTES_MAX} bytes.")
+                self._refuse_body(event)
             elif self._http.they_are_waiting_for_100_continue:
                 self._write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])))
         elif isinstance(event, h11.Data):
             if len(self._body) + len(event.data) > HTTP_BODY_BYTES_MAX:
-                self._refuse(413, f"A body may have at most {HTTP_BODY_BYTES_MAX} bytes.")
+                assert self._head is not None
+                self._refuse_body(self._head)
             else:
                 self._body += event.data
         else:
             assert isinstance(event, h11.EndOfMessage)
             self._begin_answer()
 
+    def _refuse_body(self, head: h11.Request) -> None:
+        # Service Bus's status for a message that is too large; for other requests HTTP's own.
+        path = head.target.partition(b"?")[0]
+        status = 403 if path.lower().rstrip(b"/").endswith(b"/messages") else 413
+        self._refuse(status, f"A body may have at most {HTTP_BODY_BYTES_MAX} bytes.")
+
     def _begin_answer(self) -> None:
         assert self._head is not None
         assert self._transport is not None
-        request = _parse_head(self._head, bytes(self._body))
+        scheme = "https" if self._transport.get_extra_info("ssl_object") else "http"
+        request = _parse_head(self._head, bytes(self._body), scheme)
         if request is None:
             self._refuse(400, "The request target is not valid.")
             return
         self._disarm()
-        self._transport.pause_reading()
+        self._request = request
+        if self._http.trailing_data[0]:
+            self._transport.pause_reading()
         self._answering = asyncio.get_running_loop().create_task(self._answer(request))
 
     # -- answering ---------------------------------------------------------------------------
@@ -232,8 +280,13 @@ class HttpProtocol(asyncio.Protocol):
         except Exception:  # one request must not take the server down
             log.exception("request failed method=%s", request.method)
             response = error_response(500, "The server failed to answer; see its log.")
-        self._answering = None
+        self._answering = self._request = None
         if self._transport is None or self._transport.is_closing():
+            if response.when_unsent is not None:
+                response.when_unsent()
+            return
+        if response.status == HTTPStatus.SWITCHING_PROTOCOLS:
+            self._switch(response)
             return
         self._send(response, close=self._ends)
         if self._http.our_state is h11.MUST_CLOSE:
@@ -245,6 +298,28 @@ class HttpProtocol(asyncio.Protocol):
             self._arm(HTTP_IDLE_DURATION_S_MAX)
         else:
             self._await_request()
+
+    def _switch(self, response: Response) -> None:
+        """Give the connection away, with whatever has come behind the request."""
+        transport = self._transport
+        assert transport is not None
+        if self._upgrade is None or self._ends:
+            self._close()
+            return
+        head = h11.InformationalResponse(status_code=101, headers=list(response.headers))
+        self._write(self._http.send(head))
+        self._transport = None  # nothing that happens to it concerns us any more
+        protocol = self._upgrade()
+        transport.set_protocol(protocol)
+        transport.resume_reading()
+        protocol.connection_made(transport)
+        early = self._http.trailing_data[0]
+        if early:
+            protocol.data_received(early)
+
+    def _tell_that_peer_is_gone(self) -> None:
+        if self._request is not None and self._request.when_gone is not None:
+            self._request.when_gone()
 
     def _await_request(self) -> None:
         """Read on.  The next request may be here already, in whole or in part."""
@@ -272,11 +347,12 @@ class HttpProtocol(asyncio.Protocol):
         headers = [
             ("Date", formatdate(self._clock.now().utc_ms // 1000, usegmt=True)),
             ("Server", "twinbus"),
-            ("Content-Type", response.content_type),
-            ("Content-Length", str(len(response.body))),
             ("X-Content-Type-Options", "nosniff"),
             *response.headers,
         ]
+        if response.status != HTTPStatus.NO_CONTENT:  # which has no body to speak of
+            headers.append(("Content-Type", response.content_type))
+            headers.append(("Content-Length", str(len(response.body))))
         if close:
             headers.append(("Connection", "close"))
         reason = HTTPStatus(response.status).phrase
@@ -317,7 +393,7 @@ class HttpProtocol(asyncio.Protocol):
             self._refuse(408, "The request did not arrive in time.")
 
 
-def _parse_head(head: h11.Request, body: bytes) -> Request | None:
+def _parse_head(head: h11.Request, body: bytes, scheme: str) -> Request | None:
     """A request from what h11 read; None when the target cannot be understood."""
     target = head.target.decode("ascii")  # h11 lets nothing else through
     if not target.startswith("/"):
@@ -327,14 +403,16 @@ def _parse_head(head: h11.Request, body: bytes) -> Request | None:
         target = "/" + rest.partition("/")[2]
     path, _, query_text = target.partition("?")
     headers: dict[str, str] = {}
-    for name_bytes, value_bytes in head.headers:
-        name, value = name_bytes.decode("ascii"), value_bytes.decode("latin-1")
+    named = tuple((n.decode("ascii"), v.decode("latin-1")) for n, v in head.headers.raw_items())
+    for written, value in named:
+        name = written.lower()
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     try:
         fields = parse_qsl(
             query_text, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX
         )
-        request = Request(head.method.decode("ascii"), path, dict(fields), headers, body)
+        method = head.method.decode("ascii")
+        request = Request(method, path, dict(fields), headers, body, named, scheme)
         request.segments()
     except ValueError:  # not UTF-8, or too many fields
         return None

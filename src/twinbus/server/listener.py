@@ -5,6 +5,7 @@
     anything else     → HTTP (management, health)
 
 The first bytes are peeked from the socket before a transport exists, so that TLS sees them too.
+Where TLS is required, whoever comes without is told so, in his own language, and dropped.
 A client that says nothing is dropped at the handshake deadline.
 """
 
@@ -23,6 +24,12 @@ log = logging.getLogger("twinbus.server")
 TLS_HELLO: Final = 0x16
 AMQP_MAGIC: Final = b"AMQP"
 BACKLOG: Final = 1_024
+# What AMQP 1.0 (2.2) has a server say that speaks only TLS: the header of that layer.
+TLS_OFFER: Final = b"AMQP\x02\x01\x00\x00"
+TLS_REQUIRED: Final = (
+    b"HTTP/1.1 403 Forbidden\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+    b"This server takes TLS only: https in place of http.\n"
+)
 
 # A factory gets what to call when its connection is gone.
 ProtocolFactory = Callable[[Callable[[], None]], asyncio.Protocol]
@@ -32,12 +39,18 @@ class Listener:
     """Accepts connections and gives each the protocol it asks for."""
 
     def __init__(
-        self, amqp: ProtocolFactory, http: ProtocolFactory, tls: ssl.SSLContext, handshake_s: float
+        self,
+        amqp: ProtocolFactory,
+        http: ProtocolFactory,
+        tls: ssl.SSLContext,
+        handshake_s: float,
+        requires_tls: bool = False,
     ) -> None:
         self._amqp = amqp
         self._http = http
         self._tls = tls
         self._handshake_s = handshake_s
+        self._requires_tls = requires_tls
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections = 0
@@ -100,8 +113,11 @@ class Listener:
                 self._connections -= 1
                 return
             is_tls = first[0] == TLS_HELLO
+            amqp, http = self._amqp, self._http
+            if self._requires_tls and not is_tls:
+                amqp = http = Refusal
             await loop.connect_accepted_socket(
-                lambda: Sniffer(self._amqp, self._http, self._handshake_s, self._left),
+                lambda: Sniffer(amqp, http, self._handshake_s, self._left),
                 client,
                 ssl=self._tls if is_tls else None,
                 ssl_handshake_timeout=TLS_HANDSHAKE_DURATION_S_MAX if is_tls else None,
@@ -172,4 +188,23 @@ class Sniffer(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
+        self._left()
+
+
+class Refusal(asyncio.Protocol):
+    """For those who come without TLS where it is required."""
+
+    def __init__(self, left: Callable[[], None]) -> None:
+        self._left = left
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(TLS_OFFER if data.startswith(AMQP_MAGIC) else TLS_REQUIRED)
+        self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
         self._left()

@@ -7,7 +7,6 @@ attached with one right cannot use another.
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from twinbus.amqp.plain import DecodedMessage
 from twinbus.amqp.stored import encode_delivered
@@ -23,15 +22,22 @@ from twinbus.entities.commands import (
     CancelScheduled,
     Command,
     Delivered,
-    Lock,
+    GetSessionState,
+    ListRules,
+    ListSessions,
     Peek,
     ReceiveDeferred,
     RenewLocks,
+    RenewSession,
     Reply,
+    Selected,
+    SelectionCommand,
     Send,
+    SetSessionState,
     Settle,
 )
 from twinbus.entities.message import NewMessage, Overlay
+from twinbus.entities.rules import RuleDescription
 from twinbus.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,
@@ -39,21 +45,41 @@ from twinbus.errors import (
     NotSupported,
     RemoteProtocolError,
     ServiceError,
+    SessionLockLost,
 )
-from twinbus.limits import (
-    DEAD_LETTER_TEXT_CHARS_MAX,
-    MESSAGE_SIZE_BYTES_MAX,
-    SEQUENCE_NUMBERS_MAX,
+from twinbus.limits import MESSAGE_SIZE_BYTES_MAX
+from twinbus.server.bulk_requests import (
+    answer_selected,
+    read_batch_delete,
+    read_browse,
+    read_purge,
+    read_resubmit,
+    read_undefer,
 )
-from twinbus.server.lock_tokens import lock_token, parse_lock_token
-from twinbus.server.outcomes import encode_changes
+from twinbus.server.coordinator import enlist_request, is_enlisted
+from twinbus.server.lock_tokens import lock_token
+from twinbus.server.outcomes import encode_changes, read_delay
+from twinbus.server.request_fields import (
+    Body,
+    by_name,
+    dead_letter_text,
+    lock_tokens,
+    optional_text,
+    required_text,
+    sequence_numbers,
+    whole,
+)
 from twinbus.server.requests import Node
+from twinbus.server.rule_requests import (
+    answer_rules,
+    read_add_rule,
+    read_enumerate_rules,
+    read_remove_rule,
+)
 from twinbus.server.sending import new_message
 
 if TYPE_CHECKING:
     from twinbus.server.endpoint import AmqpEndpoint
-
-Body = dict[str, object]
 
 _DISPOSITIONS: Final = {
     "completed": COMPLETE,
@@ -73,13 +99,17 @@ class ManagementNode(Node):
         # First the claim: a stranger must not learn which names exist.
         if not endpoint.allowed("Send", self._path):
             endpoint.require("Listen", self._path)
-        self.queue = endpoint.namespace.find_queue(address.name)
+        self.queue = endpoint.namespace.find_entity(address.name)
         self.entity_id = self.queue.entity_id
         self.subqueue = address.subqueue
 
     def request(self, request: DecodedMessage) -> None:
         try:
             command = self._command(request)
+            if self.txn_id is not None and is_enlisted(command):
+                result = enlist_request(self.endpoint, self.txn_id, command)
+                self.replied(Reply(command, result, None), request)
+                return
         except ServiceError as error:
             self._refuse(request, error)
             return
@@ -95,10 +125,22 @@ class ManagementNode(Node):
             raise NotSupported(f"The operation '{operation[:64]}' is not supported.")
         right, read = found
         self.endpoint.require(right, self._path)
-        body = request.body
-        if not isinstance(body, dict):
-            raise ArgumentInvalid("The body of the request is not a map.")
-        return read(self, {str(key): value for key, value in body.items()})
+        return read(self, by_name(request.body, "The body of the request"))
+
+    def session_grant(self, session_id: str) -> int:
+        """The lock by which a receiving link of this connection holds the session."""
+        self.require_sessions()
+        grant = self.endpoint.session_grants.get((self.entity_id, session_id), 0)
+        if grant == 0:
+            raise SessionLockLost(
+                f"No receiver of this connection holds the session '{session_id[:64]}'."
+            )
+        return grant
+
+    def require_sessions(self) -> None:
+        """Refuse what only a session entity can do."""
+        if self.subqueue or not self.queue.description.requires_session:
+            raise InvalidOperation(f"'{self._path[:64]}' has no sessions.")
 
     def replied(self, reply: Reply, request: DecodedMessage) -> None:
         error = reply.error
@@ -126,20 +168,26 @@ class ManagementNode(Node):
 
 
 def _peek(node: ManagementNode, body: Body) -> Command:
-    from_number = _whole(body, "from-sequence-number")
-    count = _whole(body, "message-count")
+    from_number = whole(body, "from-sequence-number")
+    count = whole(body, "message-count")
     if count < 0:
         raise ArgumentOutOfRange("message-count must not be negative.")
-    return Peek(node.entity_id, node.subqueue, max(0, from_number), count)
+    peek = Peek(node.entity_id, node.subqueue, max(0, from_number), count)
+    peek.session_id = optional_text(body, "session-id")
+    return peek
 
 
 def _receive_deferred(node: ManagementNode, body: Body) -> Command:
-    numbers = _sequence_numbers(body)
-    mode = _whole(body, "receiver-settle-mode")
+    numbers = sequence_numbers(body)
+    mode = whole(body, "receiver-settle-mode")
     if mode not in (0, 1):
         raise ArgumentOutOfRange("receiver-settle-mode is 0 (receive and delete) or 1 (peek-lock).")
     receive_mode = PEEK_LOCK if mode == 1 else RECEIVE_AND_DELETE
-    return ReceiveDeferred(node.entity_id, node.subqueue, numbers, receive_mode)
+    receive = ReceiveDeferred(node.entity_id, node.subqueue, numbers, receive_mode)
+    receive.session_id = optional_text(body, "session-id")
+    if receive.session_id is not None:
+        receive.session_grant = node.session_grant(receive.session_id)
+    return receive
 
 
 def _update_disposition(node: ManagementNode, body: Body) -> Command:
@@ -147,19 +195,25 @@ def _update_disposition(node: ManagementNode, body: Body) -> Command:
     outcome = _DISPOSITIONS.get(status) if isinstance(status, str) else None
     if outcome is None:
         raise ArgumentInvalid("disposition-status must be one of " + ", ".join(_DISPOSITIONS))
-    overlay = None
+    settle = Settle(node.entity_id, node.subqueue, lock_tokens(body), outcome)
     changes = body.get("properties-to-modify")
     if outcome != COMPLETE:
-        overlay = Overlay(
-            reason=_text(body, "deadletter-reason"),
-            description=_text(body, "deadletter-description"),
-            properties=encode_changes(changes) if isinstance(changes, dict) and changes else None,
+        properties = None
+        if isinstance(changes, dict) and changes:
+            settle.delay_ms = read_delay(changes, outcome)
+            properties = encode_changes(changes)
+        settle.overlay = Overlay(
+            reason=dead_letter_text(body, "deadletter-reason"),
+            description=dead_letter_text(body, "deadletter-description"),
+            properties=properties,
         )
-    return Settle(node.entity_id, node.subqueue, _locks(body), outcome, overlay)
+    if optional_text(body, "session-id") is not None:
+        node.require_sessions()  # which session it is, the locks say
+    return settle
 
 
 def _renew_lock(node: ManagementNode, body: Body) -> Command:
-    return RenewLocks(node.entity_id, node.subqueue, _locks(body))
+    return RenewLocks(node.entity_id, node.subqueue, lock_tokens(body))
 
 
 def _schedule(node: ManagementNode, body: Body) -> Command:
@@ -182,6 +236,7 @@ def _scheduled(node: ManagementNode, entry: object) -> NewMessage:
             encoded,
             node.endpoint.message_ids,
             node.queue.description.default_time_to_live_ms,
+            node.queue.needs_keys,
         )
     except RemoteProtocolError as error:
         raise ArgumentInvalid(f"The message cannot be read: {error}") from None
@@ -191,7 +246,33 @@ def _scheduled(node: ManagementNode, entry: object) -> NewMessage:
 
 
 def _cancel(node: ManagementNode, body: Body) -> Command:
-    return CancelScheduled(node.entity_id, _sequence_numbers(body))
+    return CancelScheduled(node.entity_id, sequence_numbers(body))
+
+
+def _renew_session(node: ManagementNode, body: Body) -> Command:
+    session_id = required_text(body, "session-id")
+    return RenewSession(node.entity_id, session_id, node.session_grant(session_id))
+
+
+def _get_session_state(node: ManagementNode, body: Body) -> Command:
+    session_id = required_text(body, "session-id")
+    return GetSessionState(node.entity_id, session_id, node.session_grant(session_id))
+
+
+def _set_session_state(node: ManagementNode, body: Body) -> Command:
+    session_id = required_text(body, "session-id")
+    state = body.get("session-state")
+    if state is not None and not isinstance(state, bytes):
+        raise ArgumentInvalid("'session-state' must be binary, or null to clear the state.")
+    grant = node.session_grant(session_id)
+    return SetSessionState(node.entity_id, session_id, grant, state)
+
+
+def _list_sessions(node: ManagementNode, body: Body) -> Command:
+    node.require_sessions()
+    since_ms = whole(body, "last-updated-time")
+    skip, top = whole(body, "skip"), whole(body, "top")
+    return ListSessions(node.entity_id, since_ms, skip, top)
 
 
 _OPERATIONS: Final[dict[str, tuple[str, Callable[[ManagementNode, Body], Command]]]] = {
@@ -201,51 +282,21 @@ _OPERATIONS: Final[dict[str, tuple[str, Callable[[ManagementNode, Body], Command
     "com.microsoft:renew-lock": ("Listen", _renew_lock),
     "com.microsoft:schedule-message": ("Send", _schedule),
     "com.microsoft:cancel-scheduled-message": ("Send", _cancel),
+    "com.microsoft:renew-session-lock": ("Listen", _renew_session),
+    "com.microsoft:get-session-state": ("Listen", _get_session_state),
+    "com.microsoft:set-session-state": ("Listen", _set_session_state),
+    "com.microsoft:get-message-sessions": ("Listen", _list_sessions),
+    # The SDKs say of their rule managers that they need Listen and no more.
+    "com.microsoft:add-rule": ("Listen", read_add_rule),
+    "com.microsoft:remove-rule": ("Listen", read_remove_rule),
+    "com.microsoft:enumerate-rules": ("Listen", read_enumerate_rules),
+    "com.microsoft:batch-delete-messages": ("Listen", read_batch_delete),
+    # Ours.  What changes many messages at a stroke is for whoever manages the entity.
+    "twinbus:browse": ("Listen", read_browse),
+    "twinbus:purge": ("Manage", read_purge),
+    "twinbus:undefer": ("Manage", read_undefer),
+    "twinbus:resubmit": ("Manage", read_resubmit),
 }
-
-
-def _whole(body: Body, key: str) -> int:
-    value = body.get(key)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ArgumentInvalid(f"'{key}' must be a whole number.")
-    return int(value)
-
-
-def _text(body: Body, key: str) -> str | None:
-    value = body.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise ArgumentInvalid(f"'{key}' must be a string.")
-    return value[:DEAD_LETTER_TEXT_CHARS_MAX]
-
-
-def _elements(body: Body, key: str) -> list[object]:
-    value = body.get(key)
-    elements = value
-    if not isinstance(elements, list) or not elements:
-        raise ArgumentInvalid(f"'{key}' must be an array with at least one element.")
-    if len(elements) > SEQUENCE_NUMBERS_MAX:
-        raise ArgumentOutOfRange(f"'{key}' has more than {SEQUENCE_NUMBERS_MAX} elements.")
-    return elements
-
-
-def _sequence_numbers(body: Body) -> list[int]:
-    numbers: list[int] = []
-    for value in _elements(body, "sequence-numbers"):
-        if not isinstance(value, int):
-            raise ArgumentInvalid("'sequence-numbers' must hold whole numbers.")
-        numbers.append(int(value))
-    return numbers
-
-
-def _locks(body: Body) -> list[Lock]:
-    locks: list[Lock] = []
-    for value in _elements(body, "lock-tokens"):
-        if not isinstance(value, UUID):
-            raise ArgumentInvalid("'lock-tokens' must hold uuids.")
-        locks.append(parse_lock_token(value))
-    return locks
 
 
 # -- writing answers -------------------------------------------------------------------------------
@@ -261,6 +312,25 @@ def _answer(reply: Reply) -> tuple[int, Body]:
     if isinstance(command, RenewLocks):
         expirations: list[int] = result  # type: ignore[assignment]
         return 200, {"expirations": Array([Timestamp(ms) for ms in expirations])}
+    if isinstance(command, RenewSession):
+        until_ms: int = result  # type: ignore[assignment]
+        return 200, {"expiration": Timestamp(until_ms)}
+    if isinstance(command, GetSessionState):
+        return 200, {"session-state": result}
+    if isinstance(command, ListSessions):
+        ids: list[str] = result  # type: ignore[assignment]
+        if not ids:
+            return 204, {}
+        return 200, {"skip": Int(command.skip + len(ids)), "sessions-ids": Array(ids)}
+    if isinstance(command, ListRules):
+        rules: list[RuleDescription] = result  # type: ignore[assignment]
+        return answer_rules(rules)
+    if isinstance(command, SelectionCommand):
+        selected: Selected = result  # type: ignore[assignment]
+        status, body = answer_selected(selected)
+        if selected.delivered:
+            body["messages"] = [_message_entry(one) for one in selected.delivered]
+        return status, body
     if isinstance(command, Send):
         numbers: list[int] = result  # type: ignore[assignment]
         return 200, {"sequence-numbers": Array(numbers)}
@@ -284,6 +354,7 @@ def _message_entry(delivered: Delivered) -> Body:
         overlay.description,
         overlay.source,
         token.bytes if token else None,
+        overlay.enqueued_sequence_number,
     )
     entry: Body = {"message": encoded}
     if token:

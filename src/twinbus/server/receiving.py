@@ -2,15 +2,18 @@
 
 from typing import TYPE_CHECKING
 
+from twinbus.amqp.composites import Modified, TransactionalState
 from twinbus.amqp.events import DispositionReceived
 from twinbus.amqp.link import EgressLink
 from twinbus.amqp.stored import encode_delivered
 from twinbus.broker.namespace import Address
 from twinbus.entities.commands import PEEK_LOCK, Lock, Reply, Settle
 from twinbus.entities.message import Message, Overlay
+from twinbus.entities.sessions import SessionLock
 from twinbus.errors import EntityNotFound, ServiceError
+from twinbus.server.coordinator import settle_in_transaction
 from twinbus.server.lock_tokens import delivery_tag
-from twinbus.server.outcomes import CONFIRMED, UNDECIDED, read_outcome, refused
+from twinbus.server.outcomes import CONFIRMED, UNDECIDED, read_delay_of, read_outcome, refused
 
 if TYPE_CHECKING:
     from twinbus.server.endpoint import AmqpEndpoint
@@ -20,19 +23,27 @@ class ReceivingLink:
     """A client receives from an entity through this link."""
 
     def __init__(
-        self, endpoint: "AmqpEndpoint", link: EgressLink, address: Address, receive_mode: int
+        self,
+        endpoint: "AmqpEndpoint",
+        link: EgressLink,
+        address: Address,
+        receive_mode: int,
+        session: SessionLock | None = None,
+        is_exclusive: bool = True,
     ) -> None:
         self._endpoint = endpoint
         self._link = link
         self._broker = endpoint.namespace.broker
-        self._entity_id = endpoint.namespace.find_queue(address.name).entity_id
+        self._entity_id = endpoint.namespace.find_entity(address.name).entity_id
         self._subqueue = address.subqueue
         self._settled = receive_mode != PEEK_LOCK
         self.path = address.path
         self.right = "Listen"
         self._receiver = self._broker.open_receiver(
-            self._entity_id, address.subqueue, receive_mode, self
+            self._entity_id, address.subqueue, receive_mode, self, session, is_exclusive
         )
+        if session is not None:
+            endpoint.session_grants[self._entity_id, session.session_id] = session.grant
 
     # -- what the broker calls (a Sink) ------------------------------------------------------------
 
@@ -69,6 +80,9 @@ class ReceivingLink:
     def removed(self) -> None:
         self._endpoint.detach(self._link, EntityNotFound("The messaging entity was deleted."))
 
+    def lost(self, error: ServiceError) -> None:
+        self._endpoint.detach(self._link, error)
+
     # -- what the endpoint calls -------------------------------------------------------------------
 
     def credit_changed(self) -> None:
@@ -76,17 +90,25 @@ class ReceivingLink:
 
     def writable(self) -> None:
         """The connection has room again."""
-        self._broker.touch(self._receiver.queue)
+        self._broker.resume(self._receiver)
 
     def settle(self, event: DispositionReceived) -> None:
         if self._settled:
             return
         outcome, overlay = read_outcome(event.state, event.settled)
-        if outcome == UNDECIDED:
-            return  # not terminal (received): nothing has been decided yet
+        if outcome == UNDECIDED:  # not terminal (received), or for a transaction to decide
+            if isinstance(event.state, TransactionalState):
+                settle_in_transaction(self._endpoint, event, self._entity_id, self._subqueue)
+            return
         locks: list[Lock] = event.contexts  # type: ignore[assignment]  # what deliver() put there
         ids = None if event.settled else event.delivery_ids
         settle = Settle(self._entity_id, self._subqueue, locks, outcome, overlay, (self, ids))
+        if isinstance(event.state, Modified):
+            try:
+                settle.delay_ms = read_delay_of(event.state, outcome)
+            except ServiceError as error:
+                self.replied(Reply(settle, None, error), ids)
+                return
         self._endpoint.submit(settle)
 
     def replied(self, reply: Reply, ids: list[int] | None) -> None:
@@ -107,7 +129,13 @@ class ReceivingLink:
         self._endpoint.flush_soon()
 
     def closed(self) -> None:
-        """Locks run on to their expiry; the link takes no more."""
+        """Message locks run on to their expiry, but a session is free at once."""
+        session = self._receiver.session
+        if session is not None:
+            grants = self._endpoint.session_grants
+            key = (self._entity_id, session.session_id)
+            if grants.get(key) == session.grant:
+                del grants[key]
         self._broker.close_receiver(self._receiver)
 
 
@@ -125,4 +153,6 @@ def encode_overlaid(message: Message, body: bytes, locked_until_utc_ms: int) -> 
         overlay.reason,
         overlay.description,
         overlay.source,
+        None,
+        overlay.enqueued_sequence_number,
     )

@@ -7,7 +7,7 @@ answer waits for credit; a client that never gives any only fills its own small 
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from twinbus.amqp.composites import ACCEPTED
+from twinbus.amqp.composites import ACCEPTED, TransactionalState, transactional
 from twinbus.amqp.events import DeliveryReceived
 from twinbus.amqp.link import EgressLink, IngressLink
 from twinbus.amqp.plain import (
@@ -32,6 +32,7 @@ class Node:
     def __init__(self, endpoint: "AmqpEndpoint") -> None:
         self.endpoint = endpoint
         self.response_link: ResponseLink | None = None
+        self.txn_id: bytes | None = None  # the transaction of the request at hand, if it has one
 
     def request(self, request: DecodedMessage) -> None:
         """Handle one request; the answer goes out by `respond`, now or later."""
@@ -64,10 +65,14 @@ class RequestLink:
             error = ArgumentInvalid(f"The request cannot be read: {reason}")
         if responses is not None and responses.is_full:
             error = ServerBusy("Too many answers are waiting; give the reply link credit.")
+        txn_id = event.state.txn_id if isinstance(event.state, TransactionalState) else None
         if not event.settled:
             state = ACCEPTED if error is None else refused(error)
+            if txn_id is not None and error is None:
+                state = transactional(txn_id, ACCEPTED)
             self._link.settle(event.delivery_id, event.delivery_id, state)
         if request is not None and error is None:
+            self._node.txn_id = txn_id
             self._node.request(request)
 
     def closed(self) -> None:

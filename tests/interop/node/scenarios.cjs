@@ -232,6 +232,8 @@ const scenarios = {
 async function main([name, queue]) {
   const client = new ServiceBusClient(process.env.TWINBUS_CONNECTION_STRING, {
     retryOptions: { maxRetries: 0, timeoutInMs: 10_000 },
+    // Node's own; the SDK then speaks wss and nothing else.
+    webSocketOptions: process.env.TWINBUS_WEBSOCKETS ? { webSocket: WebSocket } : undefined,
   });
   try {
     await scenarios[name](client, queue);

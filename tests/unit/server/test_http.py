@@ -35,6 +35,7 @@ class MemoryTransport(asyncio.Transport):
         self.closed = False
         self.aborted = False
         self.ended = False
+        self.protocol: asyncio.BaseProtocol | None = None
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         assert not self.closed
@@ -65,6 +66,12 @@ class MemoryTransport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.closed
 
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+
+UPGRADED = (("Upgrade", "other"), ("Connection", "Upgrade"))
+
 
 class Echo:
     """Answers with what it was asked, when told to."""
@@ -78,12 +85,28 @@ class Echo:
         self.requests.append(request)
         await self.go.wait()
         if "upgrade" in request.headers:
-            return Response(501, b"no")
+            return Response(101 if request.path == "/switch" else 501, b"", headers=UPGRADED)
+        if request.path == "/empty":
+            return Response(204, b"")
         if request.path == "/busy":
             raise ServerBusy("try again")
         if request.path == "/bug":
             raise KeyError("secret in a traceback")
         return Response(200, request.method.encode() + b" " + request.path.encode())
+
+
+class Heir(asyncio.Protocol):
+    """What takes over after a 101."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.BaseTransport | None = None
+        self.data = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
 
 
 class Peer:
@@ -93,7 +116,8 @@ class Peer:
         self.router = Echo()
         self.transport = MemoryTransport()
         self.lost = 0
-        self.protocol = HttpProtocol(self.router, FixedClock(), self.count_loss)
+        self.heir = Heir()
+        self.protocol = HttpProtocol(self.router, FixedClock(), self.count_loss, lambda: self.heir)
         self.protocol.connection_made(self.transport)
 
     def count_loss(self) -> None:
@@ -344,6 +368,7 @@ async def test_shutdown_finishes_the_request_in_hand() -> None:
         (b"PUT /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
         (b"PUT /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
         (b"PUT /x HTTP/1.1\r\nHost: h\r\nContent-Length: 9999999\r\n\r\n", 413),
+        (b"POST /q/messages?x HTTP/1.1\r\nHost: h\r\nContent-Length: 9999999\r\n\r\n", 403),
         (
             b"PUT /x HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
             b"0\r\n\r\n" + GET,
@@ -479,11 +504,116 @@ class TestPublic:
         assert self.ask("GET", "/orders") is None
         assert self.ask("DELETE", "/") is None
 
-    async def test_websocket_is_refused_with_a_reason(self) -> None:
-        answer = self.ask("GET", "/$servicebus/websocket", upgrade="WebSocket")
-        assert answer is not None
-        assert answer.status == 501
-        assert b"not served yet" in answer.body
+
+SWITCH = b"GET /switch HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n"
+
+
+async def test_upgrade_gives_the_connection_away_with_what_came_behind() -> None:  # M-10
+    peer = Peer()
+    answer = await peer.send(SWITCH + b"not HTTP")
+    assert answer.startswith(b"HTTP/1.1 101 ")
+    assert b"Upgrade: other\r\n" in answer
+    assert peer.transport.protocol is peer.heir
+    assert peer.heir.transport is peer.transport
+    assert peer.heir.data == b"not HTTP"
+    assert peer.transport.reads
+    assert not peer.has_deadline()
+    peer.protocol.shutdown()
+    peer.protocol.resume_writing()
+    assert not peer.transport.is_closing()
+
+
+async def test_no_upgrade_while_the_server_stops_or_without_an_heir() -> None:
+    peer = Peer()
+    peer.router.go.clear()
+    peer.protocol.data_received(SWITCH)
+    peer.protocol.shutdown()
+    peer.router.go.set()
+    await peer.settle()
+    assert peer.transport.is_closing()
+    assert peer.heir.transport is None
+    peer.drop()
+
+
+async def test_no_content_has_no_length() -> None:  # M-11
+    peer = Peer()
+    answer = await peer.send(b"GET /empty HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert statuses(answer) == [204]
+    assert b"content-" not in answer.lower().replace(b"x-content-type-options", b"")
+    assert statuses(await peer.send(GET)) == [200]
+    peer.drop()
+
+
+@pytest.mark.parametrize("how", ["lost", "end of file", "shutdown"])
+async def test_who_makes_a_peer_wait_hears_that_it_is_gone(how: str) -> None:  # M-11
+    peer = Peer()
+    peer.router.go.clear()
+    peer.protocol.data_received(GET)
+    await peer.settle()
+    gone: list[str] = []
+    peer.router.requests[0].when_gone = lambda: gone.append(how)
+    if how == "lost":
+        peer.drop()
+    elif how == "end of file":
+        peer.protocol.eof_received()
+    else:
+        peer.protocol.shutdown()
+    assert gone == [how]
+    peer.router.go.set()
+    await peer.settle()
+    if how != "lost":
+        peer.drop()
+    assert gone == [how]
+
+
+async def test_who_answers_hears_that_the_answer_was_not_sent() -> None:  # M-11
+    unsent: list[str] = []
+
+    class Late(Echo):
+        async def answer(self, request: Request) -> Response:
+            response = await super().answer(request)
+            response.when_unsent = lambda: unsent.append(request.path)
+            return response
+
+    peer = Peer()
+    peer.protocol._router = Late()
+    await peer.send(GET)
+    assert unsent == []
+    peer.protocol.data_received(b"GET /late HTTP/1.1\r\nHost: h\r\n\r\n")
+    peer.drop()
+    await peer.settle()
+    assert unsent == ["/late"]
+
+
+async def test_one_read_is_taken_while_an_answer_is_prepared() -> None:
+    """It is how the end of a peer is noticed; more would pile up."""
+    peer = Peer()
+    peer.router.go.clear()
+    peer.protocol.data_received(GET)
+    assert peer.transport.is_reading()
+    peer.protocol.data_received(GET[:5])
+    assert not peer.transport.is_reading()
+    peer.router.go.set()
+    await peer.settle()
+    assert peer.transport.is_reading()
+    assert statuses(await peer.send(GET[5:])) == [200, 200]
+    peer.router.go.clear()
+    peer.protocol.data_received(GET + GET)
+    assert not peer.transport.is_reading()
+    peer.router.go.set()
+    await peer.settle()
+    assert peer.transport.is_reading()
+    peer.drop()
+
+
+async def test_names_of_headers_as_they_were_written() -> None:  # M-11
+    peer = Peer()
+    await peer.send(b"GET /x HTTP/1.1\r\nHost: h\r\nMy-Name: 1\r\nmy-name: 2\r\n\r\n")
+    [request] = peer.router.requests
+    assert request.named_headers[1:] == (("My-Name", "1"), ("my-name", "2"))
+    assert request.headers["my-name"] == "1, 2"
+    assert request.scheme == "http"
+    peer.drop()
 
 
 async def test_connection_lives_on_after_a_refused_upgrade() -> None:

@@ -1,0 +1,229 @@
+"""The REST data plane: messages in and out over plain HTTP requests.
+
+    POST    /{entity}/messages                      send one, or a batch as JSON: 201
+    POST    /{entity}/messages/head?timeout=        receive in peek-lock mode: 201, or 204 for none
+    DELETE  /{entity}/messages/head?timeout=        receive and delete: 200, or 204 for none
+    DELETE  /{entity}/messages/{id}/{lock token}    complete: 200
+    PUT     /{entity}/messages/{id}/{lock token}    unlock: 200
+    POST    /{entity}/messages/{id}/{lock token}    renew the lock: 200
+
+A missing entity is 410 here and a lost lock 404, as Service Bus has it.  Nothing is looked at
+before the token is.  A request that waits ends with its timeout, its peer or the server; a message
+that was locked for a peer that is gone is free again at once.
+"""
+
+import asyncio
+import secrets
+from typing import Final, Protocol, cast
+from urllib.parse import quote
+from uuid import UUID
+
+from twinbus.amqp.message_id import MessageIds
+from twinbus.broker.auth import LISTEN, SEND
+from twinbus.broker.broker import Broker
+from twinbus.broker.namespace import Namespace, parse_address
+from twinbus.clock import Clock
+from twinbus.entities.commands import (
+    ABANDON,
+    COMPLETE,
+    PEEK_LOCK,
+    RECEIVE_AND_DELETE,
+    Command,
+    RenewLocks,
+    Reply,
+    Send,
+    Settle,
+)
+from twinbus.entities.facts import MAIN
+from twinbus.errors import (
+    ArgumentInvalid,
+    ArgumentOutOfRange,
+    EntityNotFound,
+    InvalidOperation,
+    MessageLockLost,
+    MessageSizeExceeded,
+    RemoteProtocolError,
+    ServiceError,
+)
+from twinbus.limits import HTTP_BODY_BYTES_MAX, REST_WAIT_S_MAX
+from twinbus.server.http import Request, Response, error_response
+from twinbus.server.lock_tokens import lock_token, parse_lock_token
+from twinbus.server.rest_messages import (
+    BATCH_TYPE,
+    read_batch,
+    read_message,
+)
+from twinbus.server.rest_receiving import Place, Waiting
+from twinbus.server.rest_times import http_date
+from twinbus.server.sending import new_message
+
+_MESSAGES: Final = "messages"
+_HEAD: Final = "head"
+_XML: Final = "application/xml; charset=utf-8"
+
+
+class Access(Protocol):
+    """Who may do what (http_access.py)."""
+
+    def authorize(self, request: Request, right: str, path: str) -> Namespace: ...
+
+
+def is_about_messages(method: str, segments: list[str]) -> bool:
+    """Is this a request of the data plane?  An entity may be named `messages` all the same."""
+    lowered = [segment.lower() for segment in segments]
+    if lowered[-1] == _MESSAGES:
+        return len(segments) > 1 and method == "POST"
+    if lowered[-2:] == [_MESSAGES, _HEAD]:
+        return len(segments) > 2 and method in ("POST", "DELETE")
+    if lowered[-4:-2] == ["subscriptions", _MESSAGES] and lowered[-2] == "rules":
+        return False  # a rule of a subscription that is named so
+    return len(segments) > 3 and lowered[-3] == _MESSAGES and method in ("POST", "PUT", "DELETE")
+
+
+class RestRouter:
+    """Answers the requests that `is_about_messages`."""
+
+    def __init__(self, access: Access, clock: Clock) -> None:
+        self._access = access
+        self._clock = clock
+        self._message_ids = MessageIds(secrets.randbits(64))
+
+    async def answer(self, request: Request) -> Response:
+        try:
+            return await self._answer(request)
+        except EntityNotFound as error:
+            return error_response(410, str(error))
+        except MessageLockLost as error:
+            return error_response(404, str(error))
+
+    async def _answer(self, request: Request) -> Response:
+        segments = request.segments()
+        if segments[-1].lower() == _MESSAGES:
+            place = self._find(request, SEND, segments[:-1])
+            return await self._send(request, place)
+        if segments[-1].lower() == _HEAD and segments[-2].lower() == _MESSAGES:
+            place = self._find(request, LISTEN, segments[:-2])
+            return await self._receive(request, place)
+        place = self._find(request, LISTEN, segments[:-3])
+        return await self._settle(request, place, segments[-1])
+
+    def _find(self, request: Request, right: str, segments: list[str]) -> Place:
+        address = parse_address("/".join(segments))
+        namespace = self._access.authorize(request, right, address.path)
+        if address.is_management:
+            raise EntityNotFound("There are no messages to send or receive at a management node.")
+        return Place(namespace.broker, namespace.find_entity(address.name), address)
+
+    # -- sending -----------------------------------------------------------------------------
+
+    async def _send(self, request: Request, place: Place) -> Response:
+        if place.address.subqueue != MAIN:
+            raise InvalidOperation("Nothing can be sent to a dead-letter queue.")
+        if place.queue.kind == "subscription":
+            raise InvalidOperation("Nothing can be sent to a subscription; send to its topic.")
+        place.queue.check_sendable()
+        now_ms = self._clock.now().utc_ms
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == BATCH_TYPE:
+            encoded = read_batch(request.body, now_ms)
+        else:
+            encoded = [read_message(request.headers, request.named_headers, request.body, now_ms)]
+        allowed = place.queue.description.max_message_size_kilobytes * 1_024
+        size, size_max = sum(map(len, encoded)), min(allowed, HTTP_BODY_BYTES_MAX)
+        if size > size_max:
+            raise MessageSizeExceeded(
+                f"The message of {size} bytes exceeds the limit of {size_max} bytes."
+            )
+        ttl_ms_max = place.queue.description.default_time_to_live_ms
+        keys = place.queue.needs_keys
+        try:
+            messages = [new_message(data, self._message_ids, ttl_ms_max, keys) for data in encoded]
+        except RemoteProtocolError as error:
+            raise ArgumentInvalid(f"The message cannot be stored: {error}") from None
+        asked = Asked()
+        await asked.ask(place.broker, Send(place.queue.entity_id, messages, (asked, None)))
+        return Response(201, b"", _XML)
+
+    # -- receiving ---------------------------------------------------------------------------
+
+    async def _receive(self, request: Request, place: Place) -> Response:
+        mode = PEEK_LOCK if request.method == "POST" else RECEIVE_AND_DELETE
+        if place.queue.kind == "topic":
+            raise InvalidOperation("Nothing can be received from a topic, only subscriptions.")
+        if place.queue.description.requires_session and place.address.subqueue == MAIN:
+            raise InvalidOperation(
+                "This entity requires sessions, which REST cannot receive from. Use AMQP."
+            )
+        wait_s = _read_timeout(request)
+        waiting = Waiting(place, mode)
+        request.when_gone = waiting.give_up
+        received = await waiting.wait(wait_s)
+        if received is None:
+            return Response(204, b"", _XML)
+        if mode != PEEK_LOCK:
+            return received.response(200, {}, ())
+        token = lock_token(received.sequence_number, received.grant)
+        locked: dict[str, object] = {
+            "LockToken": str(token),
+            "LockedUntilUtc": http_date(received.locked_until_utc_ms),
+        }
+        host = request.headers.get("host", "localhost")
+        path = quote(place.address.path)
+        location = f"{request.scheme}://{host}/{path}/messages/{received.sequence_number}/{token}"
+        response = received.response(201, locked, (("Location", location),))
+        response.when_unsent = received.release
+        return response
+
+    # -- settling ----------------------------------------------------------------------------
+
+    async def _settle(self, request: Request, place: Place, token_text: str) -> Response:
+        """The lock token says which message; the id in front of it is for people."""
+        try:
+            token = UUID(token_text)
+        except ValueError:
+            raise ArgumentInvalid("The lock token is not a GUID.") from None
+        lock = parse_lock_token(token)
+        queue, subqueue = place.queue, place.address.subqueue
+        asked = Asked()
+        context = (asked, None)
+        if request.method == "POST":
+            renew = RenewLocks(queue.entity_id, subqueue, [lock], context)
+            [until_ms] = cast(list[int], await asked.ask(place.broker, renew))
+            properties = f'{{"LockToken":"{token}","LockedUntilUtc":"{http_date(until_ms)}"}}'
+            return Response(200, b"", _XML, (("BrokerProperties", properties),))
+        outcome = COMPLETE if request.method == "DELETE" else ABANDON
+        settle = Settle(queue.entity_id, subqueue, [lock], outcome, None, context)
+        errors = cast(list[ServiceError | None] | None, await asked.ask(place.broker, settle))
+        if errors is not None and errors[0] is not None:
+            raise errors[0]
+        return Response(200, b"", _XML)
+
+
+def _read_timeout(request: Request) -> float:
+    text = request.query.get("timeout")
+    if text is None:
+        return REST_WAIT_S_MAX
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise ArgumentOutOfRange("timeout must be a whole number of seconds.")
+    return min(float(text), REST_WAIT_S_MAX)
+
+
+class Asked:
+    """One command and the wait for its reply."""
+
+    __slots__ = ("_reply",)
+
+    def __init__(self) -> None:
+        self._reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+    async def ask(self, broker: Broker, command: Command) -> object:
+        """Its result when it is true; a refusal is raised."""
+        broker.submit([command])
+        reply = await self._reply
+        if reply.error is not None:
+            raise reply.error
+        return reply.result
+
+    def replied(self, reply: Reply, rest: object) -> None:
+        if not self._reply.done():
+            self._reply.set_result(reply)

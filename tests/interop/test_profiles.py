@@ -1,0 +1,105 @@
+"""Limits by profile, met through the official SDK as in the tier of that name (M-9)."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from azure.core.exceptions import HttpResponseError
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.exceptions import MessageSizeExceededError
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from tests.interop.administration import connect
+from tests.security.raw_amqp import RawConnection
+from twinbus.amqp.composites import Rejected
+from twinbus.testing.server import ServerProcess
+
+pytestmark = pytest.mark.feature("entity.limits")
+
+QUARTER_MEGABYTE = 262_144
+
+
+def serve(tmp_path_factory: pytest.TempPathFactory, profile: str) -> ServerProcess:
+    data_dir = tmp_path_factory.mktemp(profile) / "data"
+    return ServerProcess(data_dir, arguments=["--limits", profile, "--namespace", "shop"])
+
+
+@pytest.fixture(scope="module")
+def basic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with serve(tmp_path_factory, "basic") as server:
+        yield server
+
+
+@pytest.fixture
+def admin(basic: ServerProcess) -> Iterator[ServiceBusAdministrationClient]:
+    with connect(basic) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    "settings, reason",
+    [
+        ({"requires_session": True}, "The property 'RequiresSession' can't be set"),
+        ({"requires_duplicate_detection": True}, "The property 'RequiresDuplicateDetection'"),
+        ({"auto_delete_on_idle": "PT1H"}, "The property 'AutoDeleteOnIdle'"),
+        ({"forward_to": "other"}, "The property 'ForwardTo'"),
+        ({"default_message_time_to_live": "P15D"}, "default_time_to_live_ms is"),
+        ({"max_size_in_megabytes": 10_240}, "max_size_megabytes is 10240"),
+    ],
+    ids=str,
+)
+def test_what_the_basic_tier_has_not(
+    admin: ServiceBusAdministrationClient, settings: dict[str, Any], reason: str
+) -> None:  # M-9
+    with pytest.raises(HttpResponseError, match=reason) as caught:
+        admin.create_queue("refused", **settings)
+    assert caught.value.status_code == 400
+    assert "refused" not in [queue.name for queue in admin.list_queues()]
+
+
+def test_topics_in_the_basic_tier(admin: ServiceBusAdministrationClient) -> None:  # M-9
+    reason = "Cannot operate on type Topic because the namespace 'shop' is using 'Basic' tier"
+    with pytest.raises(HttpResponseError, match=reason) as caught:
+        admin.create_topic("refused")
+    assert caught.value.status_code == 400
+
+
+def test_settings_of_the_basic_tier(admin: ServiceBusAdministrationClient) -> None:  # M-9
+    queue = admin.create_queue("plain")
+    assert queue.default_message_time_to_live == timedelta(days=14)
+    queue.auto_delete_on_idle = "PT1H"
+    with pytest.raises(HttpResponseError, match="AutoDeleteOnIdle"):
+        admin.update_queue(queue)
+    assert admin.get_namespace_properties().messaging_sku == "Basic"
+
+
+@pytest.mark.parametrize("profile", ["standard", "premium"])
+def test_message_size(tmp_path_factory: pytest.TempPathFactory, profile: str) -> None:  # M-9
+    with serve(tmp_path_factory, profile) as server:
+        server.create_queue("inbox")
+        with (
+            ServiceBusClient.from_connection_string(server.connection_string) as client,
+            client.get_queue_sender("inbox") as sender,
+        ):
+            sender.send_messages(ServiceBusMessage(b"x" * (QUARTER_MEGABYTE - 1_000)))
+            large = ServiceBusMessage(b"x" * (QUARTER_MEGABYTE + 1))
+            if profile == "premium":
+                sender.send_messages(large)
+            else:
+                with pytest.raises(MessageSizeExceededError):
+                    sender.send_messages(large)
+        with connect(server) as admin:
+            admin.create_topic("news")
+            assert admin.get_namespace_properties().messaging_sku == profile.title()
+
+
+@pytest.mark.asyncio
+async def test_transactions_in_the_basic_tier(basic: ServerProcess) -> None:  # M-7 M-9
+    async with await RawConnection.tcp(basic.port) as connection:
+        link, condition = await connection.attach("sender", "coordinator")
+        assert condition == ""
+        outcome = await connection.send(link, b"\x00\x53\x77\x00\x53\x31\x45")
+        assert isinstance(outcome, Rejected)
+        assert outcome.error is not None
+        assert outcome.error.condition == "amqp:not-allowed"
