@@ -254,6 +254,51 @@ def test_queue_commands(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("environment")
+def test_topic_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    """M-9: topics, subscriptions and rules by the command line."""
+
+    def says(*words: str) -> str:
+        assert main(list(words)) == 0
+        return capsys.readouterr().out
+
+    assert says("topic", "create", "a/news", "--default-message-time-to-live", "1h")
+    assert says("subscription", "create", "a/news", "all", "--max-delivery-count", "3")
+    assert says("subscription", "create", "a/news", "red", "--requires-session")
+    assert says("topic", "list").split()[-5:] == ["a/news", "2", "0", "0", "Active"]
+    shown = json.loads(says("subscription", "show", "a/news", "all", "--json"))
+    assert shown["properties"]["MaxDeliveryCount"] == "3"
+    rows = [line.split() for line in says("subscription", "list", "a/news").splitlines()]
+    assert [row[0] for row in rows] == ["NAME", "all", "red"]
+    rule = ["rule", "create", "a/news", "red"]
+    assert says(*rule, "sql", "--sql", "color = 'red'", "--action", "SET seen = 1")
+    assert says(*rule, "equal", "--correlation", "subject=x", "--property", "color=red")
+    assert says(*rule, "none", "--false")
+    assert says("rule", "delete", "a/news", "red", "$Default")
+    rules = {
+        each["name"]: each["properties"]
+        for each in json.loads(says("rule", "list", "a/news", "red", "--json"))
+    }
+    assert list(rules) == ["equal", "none", "sql"]
+    assert rules["sql"]["Expression"] == "color = 'red'"
+    assert rules["sql"]["Action"] == "SET seen = 1"
+    assert rules["equal"]["Filter"] == "CorrelationFilter"
+    assert (rules["equal"]["Label"], rules["equal"]["Properties.color"]) == ("x", "red")
+    assert rules["none"]["Filter"] == "FalseFilter"
+    assert "color = 'red'" in says("rule", "show", "a/news", "red", "sql")
+    assert says("subscription", "delete", "a/news", "all")
+    assert says("topic", "delete", "a/news") == "deleted topic a/news\n"
+
+
+@pytest.mark.parametrize("text", ["nothing", "=x", "Color=red"])
+def test_what_a_correlation_filter_cannot_ask_for(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["rule", "create", "t", "s", "r", "--correlation", text])
+    assert "--correlation" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize(
     "arguments, reason",
     [

@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "clock": set[str](),
     "json_lines": {"errors"},
     "config": ROOTS | {"entities"},
-    "emulator_config": ROOTS | {"entities", "json_lines"},
+    "emulator_config": ROOTS | {"entities", "json_lines", "config"},
     "certificates": ROOTS | {"config"},
     "amqp": ROOTS,
     "entities": ROOTS,
