@@ -42,7 +42,7 @@ from twinbus.entities.queue import Queue
 from twinbus.entities.sessions import SessionLock, SessionQueue
 from twinbus.entities.topic import Topic
 from twinbus.errors import DiskFull, EntityNotFound, InvalidOperation, ServiceError
-from twinbus.limits import PEEK_RESPONSE_BYTES_MAX
+from twinbus.limits import PEEK_RESPONSE_BYTES_MAX, PENDING_BYTES_MAX
 from twinbus.storage.store import Commit, Store
 
 # UTC may jump, so a timer that waits for a UTC time looks again at least this often.
@@ -423,6 +423,9 @@ class Broker:
             elif isinstance(waiter, Taken):
                 waiter.release()
             else:
+                if replies:  # whoever waits for everything before also waits for these
+                    self._on_replies(replies)
+                    replies = []
                 waiter.call()
         if replies:
             self._on_replies(replies)
@@ -477,10 +480,17 @@ class Broker:
             self.touch(queue)
 
     def _fan_out_due(self, topic: Topic, now: Now) -> None:
-        """What was scheduled in a topic goes to its subscriptions, a few megabytes at a time."""
+        """What was scheduled in a topic goes to its subscriptions, a few megabytes at a time.
+
+        It waits while the disk is full, or too much else is on its way there.
+        """
+        if self.pending_bytes > PENDING_BYTES_MAX or not self.store.room_for(0):
+            return
         messages = topic.take_due(DUE_SIZE_BYTES_MAX, now)
         if messages:
             topic.fan_out_due(messages, self.store.read_bodies(messages), now)
+            self.pending_bytes += topic.copied_size_bytes
+            self.store.room_for(topic.copied_size_bytes)
 
     def _delete_if_idle(self, queue: Queue, now: Now) -> bool:
         if queue.entity_id not in self._idle.watched:

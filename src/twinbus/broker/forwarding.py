@@ -94,7 +94,10 @@ class Forwarder:
         messages = source.take_ready(subqueue, CHUNK_LARGE if is_large else CHUNK, now)
         if not messages:
             return 0
-        size = sum(message.length + OVERHEAD_BYTES for message in messages)
+        count, size = _fitting(messages, self._store.together_size_max // 4)
+        if count < len(messages):  # they go next; all of a chunk must fit into one frame
+            source.put_back(subqueue, messages[count:])
+            del messages[count:]
         if not self._store.room_for(size):
             source.put_back(subqueue, messages)
             self.stalled.add(source.entity_id)
@@ -194,6 +197,17 @@ class Forwarder:
         """Where the target refuses, messages wait for somebody to look at them."""
         overlay = Overlay(type(error).__name__, str(error)[:DEAD_LETTER_TEXT_CHARS_MAX])
         source.dead_letter(subqueue, messages, overlay, TRANSFER_DEAD_LETTER)
+
+
+def _fitting(messages: list[Message], size_max: int) -> tuple[int, int]:
+    """How many of the first messages have room in so many bytes, one at least, and their size."""
+    size = 0
+    for count, message in enumerate(messages):
+        grown = size + message.length + OVERHEAD_BYTES
+        if grown > size_max and count:
+            return count, size
+        size = grown
+    return len(messages), size
 
 
 def refuses_receivers(queue: Queue, subqueue: int) -> str:

@@ -27,6 +27,7 @@ from twinbus.entities.facts import (
     FannedOut,
     LastNumber,
     Removed,
+    Rescheduled,
     Stored,
     gather,
 )
@@ -50,6 +51,7 @@ REASON_NO_SESSION: Final = "Session id is null."
 _NO_SESSION: Final = "The subscription requires sessions and the message has no session id."
 COPY_BYTES: Final = 128  # what a copy takes in the log without body and texts, at most
 PIECE_SIZE_BYTES: Final = 8_388_608  # a send that takes more is written in several pieces
+DUE_INTERVAL_MS: Final = 10  # between two rounds of what is due others get their turn
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -162,7 +164,8 @@ class Topic(Queue):
                 size_bytes += len(new.body)
                 plan.append([])
             else:
-                plan.append(self._copies(new))
+                copies, _ = self._copies(new, 0, TRANSACTION_SIZE_BYTES_MAX)  # more is refused
+                plan.append(copies)
         if size_bytes > self._size_bytes_max:
             raise self._quota_exceeded()
         self._check_room(plan)
@@ -197,28 +200,62 @@ class Topic(Queue):
         return due
 
     def fan_out_due(self, messages: list[Message], bodies: list[bytes], now: Now) -> None:
-        """Send on what `take_due` has handed out, under new numbers."""
+        """Send on what `take_due` has handed out, under new numbers.
+
+        One with more copies than a piece can hold stays in the topic, and the later ones behind it:
+        each round makes a piece, and states with it how far it has come.  So a crash in between
+        neither loses copies nor makes them twice.
+        """
+        self.copied_size_bytes = 0
         fan = FanOut(self)
-        for message, body in zip(messages, bodies, strict=True):
-            new = NewMessage(body, session_id=message.session_id)
-            if message.expires_ms != NEVER_MS:
-                new.time_to_live_ms = message.expires_ms - message.enqueued_ms
-            new.overlay = message.overlay
-            if fan.size_bytes > PIECE_SIZE_BYTES:
-                fan.state()
-                fan = FanOut(self)
+        for index, message in enumerate(messages):
+            new = _due(message, bodies[index])
             self.last_sequence_number += 1
-            fan.add(self.last_sequence_number, self._copies(new), now)
-            fan.removed.append(message.sequence_number)
+            number = self.last_sequence_number
+            copies, done_id = self._copies(new, message.delivery_count, PIECE_SIZE_BYTES)
+            for piece in _pieces(copies):
+                if fan.size_bytes > PIECE_SIZE_BYTES:
+                    fan.state()
+                    fan = FanOut(self)
+                fan.add(number, piece, now)
+            if done_id == 0:
+                fan.removed.append(message.sequence_number)
+                continue
+            fan.unfinished = self._note_progress(message, done_id, number)
+            for waiting in messages[index:]:
+                waiting.state = SCHEDULED
+                self._main.put(waiting)
+            break
         fan.state()
+
+    def _note_progress(self, message: Message, done_id: int, number: int) -> Rescheduled:
+        """Subscriptions up to this one have their copies; the others' will name the same number.
+
+        Nothing is delivered from a topic, so the delivery count is free to say it.
+        """
+        message.delivery_count = done_id
+        message.overlay = merge_overlays(Overlay(enqueued_sequence_number=number), message.overlay)
+        return Rescheduled(
+            self.entity_id, message.sequence_number, done_id, message.enqueued_ms, message.overlay
+        )
+
+    def next_due_ms(self, now: Now) -> int:
+        due_ms = super().next_due_ms(now)
+        return due_ms if due_ms < 0 else max(due_ms, DUE_INTERVAL_MS)
 
     def tick(self, now: Now) -> None:
         """Nothing: what is due needs its body, which the broker brings along (`take_due`)."""
 
     # -- deciding who gets what -----------------------------------------------------------------
 
-    def _copies(self, new: NewMessage) -> list[Copy]:
-        """What every subscription gets of one message.  Changes nothing."""
+    def _copies(
+        self, new: NewMessage, after_id: int, size_bytes_max: int
+    ) -> tuple[list[Copy], int]:
+        """What the subscriptions with a higher id than this get of one message.  Changes nothing.
+
+        After a subscription with which it becomes more than so many bytes it ends; the id of that
+        one is returned, too, or 0 when everybody has had his turn.
+        """
         codec = self.codec
         assert codec is not None
         rules = self.rules
@@ -229,7 +266,14 @@ class Topic(Queue):
         shared = Letter(plain, False, False)
         keyed: Letter | None = None  # the same with its session id
         copies: list[Copy] = []
+        size_bytes = 0
+        done_id = after_id
         for match in rules.match(fields, codec.new_id):
+            if match.subscription_id <= after_id:
+                continue
+            if size_bytes > size_bytes_max and match.subscription_id != done_id:
+                return copies, done_id
+            done_id = match.subscription_id
             subscription = self.subscriptions.get(match.subscription_id)
             if subscription is None or not subscription.takes_copies():
                 continue
@@ -249,8 +293,9 @@ class Topic(Queue):
                     letter = Letter(_keyed(codec, letter.messages[0], None), True, False)
                 if letter.messages[0].session_id is None:
                     letter = _dead_letter(plain, REASON_NO_SESSION, _NO_SESSION)
+            size_bytes += letter.size_bytes
             copies.append(Copy(subscription, letter))
-        return copies
+        return copies, 0
 
     def _check_room(self, plan: list[list[Copy]]) -> None:
         """Refuse what does not fit into a subscription, or is too much to be written at once."""
@@ -276,6 +321,29 @@ class Topic(Queue):
                     f"The subscription '{subscription.name}' has reached the maximum size of its "
                     f"topic, {self.description.max_size_megabytes} MB; receive messages from it."
                 )
+
+
+def _due(message: Message, body: bytes) -> NewMessage:
+    """A scheduled message as it is sent on; its life begins now."""
+    new = NewMessage(body, session_id=message.session_id)
+    if message.expires_ms != NEVER_MS:
+        new.time_to_live_ms = message.expires_ms - message.enqueued_ms
+    new.overlay = message.overlay
+    return new
+
+
+def _pieces(copies: list[Copy]) -> list[list[Copy]]:
+    """Mostly one.  Only one subscription alone, with many rules, makes more than fits into one:
+    should a crash come between such pieces, it gets those before the crash once more."""
+    pieces: list[list[Copy]] = [[]]
+    size_bytes = 0
+    for copy in copies:
+        if size_bytes > 2 * PIECE_SIZE_BYTES:
+            pieces.append([])
+            size_bytes = 0
+        pieces[-1].append(copy)
+        size_bytes += copy.letter.size_bytes
+    return pieces
 
 
 def _keyed(codec: MessageCodec, message: NewMessage, session_id: str | None) -> NewMessage:
@@ -316,6 +384,7 @@ class FanOut:
         "_topic",
         "removed",
         "size_bytes",
+        "unfinished",
         "waiting",
     )
 
@@ -329,6 +398,7 @@ class FanOut:
         self.size_bytes = 0  # of the facts, at most
         self.waiting: list[Message] = []  # scheduled messages, which the topic keeps
         self.removed: list[int] = []  # numbers of those it does not keep any longer
+        self.unfinished: Fact | None = None  # how far the last message has come, if not to the end
 
     def add(self, number: int, copies: list[Copy], now: Now) -> None:
         """Put in the copies of one message, which has this number in the topic."""
@@ -379,6 +449,8 @@ class FanOut:
         facts = topic.facts
         if self.removed:
             facts.append(Removed(topic.entity_id, MAIN, self.removed))
+        if self.unfinished is not None:
+            facts.append(self.unfinished)
         if self.waiting:
             facts.append(Stored(topic.entity_id, MAIN, self.waiting))
         facts.extend(self._fanned)

@@ -17,7 +17,6 @@ message costs nothing here.  A census is an upper bound until the next one: bodi
 A segment that was emptied by moving is retired by the snapshot after, which no longer refers to it.
 """
 
-import errno
 from typing import Final
 
 from twinbus.clock import Now
@@ -34,7 +33,7 @@ from twinbus.storage.log import (
 )
 from twinbus.storage.records import Counters
 from twinbus.storage.recovery import FRESH_SUFFIX, SPARE_SUFFIX, check_sealed_segment
-from twinbus.storage.snapshot import TEMPORARY_NAME, SnapshotFile
+from twinbus.storage.snapshot import NO_ROOM, TEMPORARY_NAME, SnapshotFile
 
 SPARES_MAX: Final = 2
 SPARES_AHEAD: Final = 1  # made when there is nothing else to do
@@ -46,7 +45,6 @@ MOVE_BYTES_MAX: Final = 1 << 20
 MOVE_OVERHEAD_BYTES: Final = 128  # what a message takes in the log beside its body, about
 NOTE_INTERVAL_MS: Final = 5_000
 RETRY_MS: Final = 1_000  # a full disk is asked again after this
-NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Task:
@@ -110,6 +108,17 @@ class MakeSpare(Task):
         self.disk.preallocate(name, self._size)
         self.disk.rename(name, spare_name(self.number))
         self.made = True
+
+
+class RemoveSpare(Task):
+    """Give up a spare segment: its room is needed for the next snapshot."""
+
+    def __init__(self, disk: Disk, number: int) -> None:
+        super().__init__(disk)
+        self._number = number
+
+    def work(self) -> None:
+        self.disk.remove(spare_name(self._number))
 
 
 def spare_name(number: int) -> str:

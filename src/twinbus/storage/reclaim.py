@@ -23,6 +23,7 @@ from twinbus.storage.maintenance import (
     NoteEnd,
     PrepareSegment,
     ReadBodies,
+    RemoveSpare,
     ReserveSnapshot,
     Retire,
     Task,
@@ -36,6 +37,10 @@ from twinbus.storage.snapshot import SLICE_BYTES_MAX, Capture, Census, SnapshotF
 GROWTH: Final = 4
 SNAPSHOT_BYTES_PER_MESSAGE: Final = 64
 SPARE_RETRY_MS: Final = 60_000
+# While the disk is full a snapshot is what frees segments: one is taken this often if anything has
+# changed, or as seldom as makes so many bytes a millisecond of it.
+LOW_INTERVAL_MS: Final = 5_000
+LOW_BYTES_PER_MS: Final = 10_000
 MOVE_FACTS_MAX: Final = 64  # while so many facts wait for a commit, moving adds none
 
 
@@ -62,6 +67,9 @@ class Maintenance:
         self._dead: list[int] = []
         self._snapshot = 0
         self._snapshot_size = 0
+        self._snapshot_ms = 0  # monotonic; when the last one was begun
+        # Room for snapshots comes in steps, which a small disk can give, too.
+        self._step = min(SLICE_BYTES_MAX, log.segment_size // 4)
         self._place = LogPlace(1, 0, 1)  # of the last snapshot
         self._census = Census()
         self._old_snapshots: list[int] = []
@@ -123,8 +131,13 @@ class Maintenance:
         if not self._snapshot_backoff.waiting and self._snapshot_due():
             return self._begin_snapshot()
         wanted = self._reserve_wanted()
-        if self._reserved < wanted and not waiting:
-            return ReserveSnapshot(self._disk, wanted)
+        if self._reserved < wanted:
+            if self.snapshot_room_missing and self._spares:
+                return RemoveSpare(self._disk, self._spares.pop())
+            if not waiting:
+                return ReserveSnapshot(self._disk, wanted)
+        else:
+            self.snapshot_room_missing = False  # less may be wanted than before
         if (
             self.durable.frame != self._noted_frame
             and self._now.mono_ms - self._noted_ms >= NOTE_INTERVAL_MS
@@ -172,7 +185,7 @@ class Maintenance:
         for number in dead:
             self._log.segments.pop(number, None)
             self._log.forget(number)
-        keep = max(0, SPARES_MAX - len(self._spares))
+        keep = 0 if self.snapshot_room_missing else max(0, SPARES_MAX - len(self._spares))
         return Retire(self._disk, dead[:keep], dead[keep:])
 
     def room(self) -> int:
@@ -188,7 +201,8 @@ class Maintenance:
 
     def _low(self) -> bool:
         """Is the disk full, as far as we know?"""
-        return self._log.ready_segment == 0 and self._backoff.waiting
+        missing = self._log.ready_segment == 0 or self.snapshot_room_missing
+        return missing and self._backoff.waiting
 
     # -- snapshots -------------------------------------------------------------------------------
 
@@ -199,18 +213,27 @@ class Maintenance:
         enough = max(GROWTH * size, GROWTH * self._snapshot_size)
         if grown >= enough or len(self._moving.emptied) * size >= enough:
             return True
-        return self._low() and (grown >= self._reserve // 8 or bool(self._moving.emptied))
+        if not self._low():
+            return False
+        if grown >= self._reserve // 8 or self._moving.emptied:
+            return True
+        # Few bytes may free much: those that tell of a deleted queue, or of large messages removed.
+        interval_ms = max(LOW_INTERVAL_MS, self._snapshot_size // LOW_BYTES_PER_MS)
+        if self._now.mono_ms - self._snapshot_ms < interval_ms:
+            return False
+        return grown > 0 or (not self._moving.active and bool(self._choose_victims()))
 
     def _reserve_wanted(self) -> int:
         """In steps that double, so that it is rarely asked for."""
         messages = self._census.message_count + self.stored_count
         size = messages * SNAPSHOT_BYTES_PER_MESSAGE + self._census.kept_bytes + self.kept_bytes
         size = size * 5 // 4
-        return SLICE_BYTES_MAX << (size // SLICE_BYTES_MAX).bit_length()
+        return self._step << (size // self._step).bit_length()
 
     def _begin_snapshot(self) -> Task | None:
         self._capture = Capture(self._entities, self.durable, self._choose_victims())
         self._complete_from = -1
+        self._snapshot_ms = self._now.mono_ms
         self._file = SnapshotFile(
             self._disk, self._log.salt, self._snapshot + 1, self._reserved, self.durable
         )

@@ -22,6 +22,7 @@ While the file is written it is called `snapshot.tmp`, and a file of that name i
 stays between snapshots, with room made in advance, because a full disk is when we need one most.
 """
 
+import errno
 from typing import Final
 
 from twinbus.entities.facts import (
@@ -40,6 +41,7 @@ from twinbus.storage.known import RULE, Entities
 from twinbus.storage.log import RECORDS, SEAL, SNAPSHOT_MAGIC, Header, LogPlace, encode_frame
 from twinbus.storage.records import Counters, IdsKept, encode, encode_placed
 
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 TEMPORARY_NAME: Final = "snapshot.tmp"
 SLICE_MESSAGES_MAX: Final = 1_000  # at 1 to 2 µs each a slice keeps the loop for less than 2 ms
 SLICE_BYTES_MAX: Final = 1 << 20  # long overlays make a slice shorter
@@ -280,7 +282,13 @@ class SnapshotFile:
         assert self._file is not None
         if end > self._reserved:
             wanted = max(end, self._reserved + SLICE_BYTES_MAX)
-            self._file.reserve(wanted)
+            try:
+                self._file.reserve(wanted)
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                wanted = end  # a disk that is nearly full may have room for what is needed
+                self._file.reserve(wanted)
             self._reserved = wanted
 
     def _append(self, records: bytes, kind: int) -> None:

@@ -1,5 +1,7 @@
 """A broker on a simulated disk and clock, driven by hand."""
 
+from collections.abc import Callable
+
 from twinbus.broker.broker import Broker
 from twinbus.broker.catalog import Catalog
 from twinbus.broker.delivery import Receiver
@@ -65,15 +67,15 @@ class BrokerHarness:
         disk: SimDisk | None = None,
         clock: SimClock | None = None,
         segment_size: int = SEGMENT_SIZE,
+        on_replies: Callable[[list[Reply]], None] | None = None,
     ) -> None:
         self.disk = disk or SimDisk()
         self.clock = clock or SimClock()
         self.store = Store.open(self.disk, self.clock.now(), 7, segment_size)
         self.replies: list[Reply] = []
         self.wanted = False
-        self.broker = Broker(
-            self.store, self.clock, self._wake, self.replies.extend, StoredMessageCodec()
-        )
+        on_replies = on_replies or self.replies.extend
+        self.broker = Broker(self.store, self.clock, self._wake, on_replies, StoredMessageCodec())
         self.catalog = Catalog(self.broker)
         self.broker.arm_all()
 

@@ -73,6 +73,7 @@ def test_entity_of_a_path(path: str, entity: str) -> None:
 
 
 class TestWhatARuleOpens:
+    @pytest.mark.feature("access.entity-rules")
     @pytest.mark.parametrize("key", ["send one", "send two"])
     @pytest.mark.parametrize(
         "audience", ["orders", "Orders", "orders/$DeadLetterQueue", "orders/$management"]
@@ -85,6 +86,7 @@ class TestWhatARuleOpens:
         assert not grant.allows(LISTEN, audience, NOW_S)
         assert not grant.allows(MANAGE, audience, NOW_S)
 
+    @pytest.mark.feature("access.entity-rules")
     def test_subscriptions_are_opened_by_the_rules_of_their_topic(
         self, entities: Entities
     ) -> None:  # M-12
@@ -96,12 +98,14 @@ class TestWhatARuleOpens:
             LISTEN, "news/Subscriptions/other", NOW_S
         )
 
+    @pytest.mark.feature("access.entity-rules")
     @pytest.mark.parametrize("audience", ["", "orders2", "orders/archive", "news", "not-there"])
     def test_nothing_else(self, entities: Entities, audience: str) -> None:  # M-12
         """Not even when the token was made for the whole namespace."""
         with pytest.raises(Unauthorized, match="not valid"):
             entities.grant("sender", "send one", audience, resource="/")
 
+    @pytest.mark.feature("access.entity-rules")
     def test_an_entity_below_by_name_is_another(self, entities: Entities) -> None:  # M-12
         grant = entities.grant("sender", "send one", "orders")
         assert grant.allows(SEND, "orders", NOW_S)
@@ -148,6 +152,7 @@ class TestWhatEndsARule:
             grant = entities.grant("sender", key, "orders")
             assert entities.authorizer.stands(grant)
 
+    @pytest.mark.feature("access.entity-rules")
     @pytest.mark.parametrize(
         "rules",
         [

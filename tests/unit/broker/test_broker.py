@@ -18,6 +18,7 @@ from twinbus.entities.commands import (
 from twinbus.entities.descriptions import DISABLED, QueueDescription
 from twinbus.entities.facts import DEAD_LETTER, MAIN
 from twinbus.entities.message import NewMessage
+from twinbus.entities.queue import Queue
 from twinbus.errors import (
     DiskFull,
     EntityDisabled,
@@ -43,6 +44,19 @@ def test_a_send_is_answered_only_when_it_is_durable() -> None:  # M-1
     reply = bench.reply_to(command)
     assert reply is not None
     assert reply.result == [1, 2]
+
+
+def test_who_waits_for_all_before_hears_after_those_who_were_answered() -> None:
+    told: list[str] = []
+    bench = BrokerHarness(on_replies=lambda replies: told.extend("reply" for _ in replies))
+    queue = bench.create_queue()
+    bench.send(queue, b"one")
+    bench.send(queue, b"two")
+    bench.broker.when_durable(lambda: told.append("durable"))
+    bench.send(queue, b"three")
+    assert told == []
+    bench.run()
+    assert told == ["reply", "reply", "durable", "reply"]
 
 
 def test_a_message_is_not_delivered_before_it_is_durable() -> None:  # M-1
@@ -229,6 +243,7 @@ def test_a_full_disk_refuses_sends_while_receiving_goes_on() -> None:  # M-1
         taken += 1
     else:
         pytest.fail("the disk never filled up")
+    assert taken > 100, "a small disk that is all but empty takes messages"
     _, sink = bench.receiver(queue, credit=taken)
     bench.run()
     assert len(sink.bodies) == taken
@@ -239,6 +254,46 @@ def test_a_full_disk_refuses_sends_while_receiving_goes_on() -> None:  # M-1
     assert reply is not None
     assert reply.error is None
     assert reply.result is None
+
+
+def is_accepted(bench: BrokerHarness, queue: Queue, body: bytes) -> bool:
+    command = bench.send(queue, body)
+    bench.run()
+    reply = bench.reply_to(command)
+    assert reply is not None
+    return reply.error is None
+
+
+@pytest.mark.parametrize("segments", [3, 4, 12])
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_disk_that_was_full_takes_sends_when_the_reason_is_gone(
+    segments: int, is_deleted: bool
+) -> None:
+    """M-3: also when what frees the room, a deletion or a few completions, takes few bytes."""
+    bench = BrokerHarness(SimDisk(capacity=SEGMENT_SIZE * segments))
+    kept = bench.create_queue("kept")
+    bench.send(kept, b"still here")
+    ballast = bench.create_queue("ballast")
+    bench.run()
+    for _ in range(3):
+        taken = 0
+        for _ in range(20):  # also what the disk gives when it is asked again
+            bench.clock.advance(1_000)
+            bench.run()
+            while taken < 1_000 and is_accepted(bench, ballast, bytes(20_000)):
+                taken += 1
+        assert 5 < taken < 1_000
+        if is_deleted:
+            bench.catalog.delete_entity(ballast, lambda: None)
+            ballast = bench.create_queue("ballast")
+        else:
+            receiver, _ = bench.receiver(ballast, 1_000, RECEIVE_AND_DELETE)
+            bench.run()
+            bench.broker.close_receiver(receiver)
+        for _ in range(30):
+            bench.clock.advance(1_000)
+            bench.run()
+    assert kept.counts().message_count == 1
 
 
 def test_after_a_failed_sync_nothing_is_answered() -> None:  # M-1

@@ -37,6 +37,7 @@ def reason(overlay: Overlay | None) -> str | None:
     return None if overlay is None else overlay.reason
 
 
+@pytest.mark.feature("forward.queue")
 def test_messages_move_on_and_keep_their_order() -> None:
     bench = BrokerHarness()
     source, target = chain(bench, 1)
@@ -49,6 +50,7 @@ def test_messages_move_on_and_keep_their_order() -> None:
     assert target.counts().message_count == 200
 
 
+@pytest.mark.feature("forward.queue")
 def test_a_message_is_in_exactly_one_place_after_every_commit() -> None:
     bench = BrokerHarness()
     source, target = chain(bench, 1)
@@ -79,6 +81,7 @@ def test_the_first_number_and_the_application_properties_stay() -> None:
     assert b"color" in bodies[1]
 
 
+@pytest.mark.feature("forward.queue")
 def test_four_hops_are_allowed_and_a_fifth_is_not() -> None:
     bench = BrokerHarness()
     queues = chain(bench, FORWARD_HOPS_MAX)
@@ -107,6 +110,7 @@ def test_a_circle_ends() -> None:
     assert sum(count.transfer_dead_letter for count in counts) == 1
 
 
+@pytest.mark.feature("forward.transfer-dead-letter")
 @pytest.mark.parametrize("why", ["gone", "disabled", "full", "sessions"])
 def test_what_the_target_refuses_waits_in_the_transfer_dead_letter_queue(why: str) -> None:
     bench = BrokerHarness()
@@ -156,6 +160,7 @@ def test_duplicates_are_dropped_by_the_target() -> None:  # M-5
     assert arrived(bench, target) == [b"1"]
 
 
+@pytest.mark.feature("forward.dead-letter")
 def test_dead_letters_are_forwarded_with_their_reason_and_source() -> None:
     bench = BrokerHarness()
     target = bench.create_queue("graves")
@@ -177,6 +182,7 @@ def test_dead_letters_are_forwarded_with_their_reason_and_source() -> None:
     assert messages[0].delivery_count == 0
 
 
+@pytest.mark.feature("forward.transfer-dead-letter")
 def test_a_dead_letter_that_cannot_move_goes_to_the_transfer_dead_letter_queue() -> None:
     bench = BrokerHarness()
     target = bench.create_queue("graves")
@@ -215,6 +221,7 @@ def test_expired_dead_letters_live_anew_and_messages_keep_what_is_left() -> None
     assert 0 < expires_ms - bench.clock.now().utc_ms <= 4_000
 
 
+@pytest.mark.feature("forward.queue")
 def test_a_subscription_forwards_to_a_queue_and_to_a_topic() -> None:  # M-6
     bench = BrokerHarness()
     bench.create_queue("sink")
@@ -242,6 +249,20 @@ def test_forwarding_goes_on_after_a_restart_and_when_it_is_switched_on() -> None
     bench.run()
     assert found(bench, "target").counts().message_count == 2
     assert found(bench, "source").counts().message_count == 0
+
+
+def test_large_messages_after_small_ones_move_although_a_chunk_is_more_than_a_segment() -> None:
+    """M-8: the size of a chunk goes by the one before, so it may turn out too large."""
+    bench = BrokerHarness()
+    source, target = chain(bench, 1)
+    bench.update(source, replace(source.description, status=RECEIVE_DISABLED))
+    bodies = [b"%d" % index for index in range(8)] + [bytes(50_000)] * 10
+    for body in bodies:
+        send(bench, source, new(body))
+    bench.update(source, replace(source.description, status=STATUS_ACTIVE))
+    bench.pass_time(60_000)  # some wait for the next segment
+    assert source.counts().message_count == 0
+    assert arrived(bench, target) == bodies
 
 
 def test_a_full_disk_lets_messages_wait_at_their_source() -> None:

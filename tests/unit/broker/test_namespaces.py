@@ -39,6 +39,7 @@ def token(rule: str, key: str, path: str = "inbox") -> str:
     return make_sas_token(f"sb://any/{path}", rule, key, LATER_S)
 
 
+@pytest.mark.feature("entity.namespaces")
 @pytest.mark.parametrize(
     "hostname, name",
     [
@@ -77,6 +78,7 @@ def test_all_in_their_order(namespaces: Namespaces) -> None:
     assert namespaces.default.name == "shop"
 
 
+@pytest.mark.feature("entity.namespaces")
 @pytest.mark.parametrize("hostname", [None, "localhost", "127.0.0.1:5672"])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_key_tells_where_no_host_does(
@@ -89,6 +91,7 @@ def test_the_key_tells_where_no_host_does(
         assert namespaces.check_plain("Root", key, hostname)[0].name == name
 
 
+@pytest.mark.feature("entity.namespaces")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_host_takes_its_own_keys_only(namespaces: Namespaces, name: str) -> None:  # M-12
     host = f"{name}.x"
@@ -112,6 +115,7 @@ def test_a_key_that_all_have_opens_the_first_or_the_one_named(namespaces: Namesp
     assert namespaces.check_plain("shared", "same key", "orders.x")[0].name == "orders"
 
 
+@pytest.mark.feature("entity.namespaces")
 def test_an_entity_of_the_same_name_has_its_own_rules(namespaces: Namespaces) -> None:  # M-12
     chosen, grant = namespaces.check_token(token("listener", "listen two"), "inbox", None, NOW_S)
     assert chosen.name == "orders"

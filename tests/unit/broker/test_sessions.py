@@ -85,6 +85,7 @@ def stage() -> Stage:
     return Stage()
 
 
+@pytest.mark.feature("session.order")
 def test_a_receiver_gets_the_messages_of_its_session_only(stage: Stage) -> None:
     stage.send_to("a", b"a1", b"a2")
     stage.send_to("b", b"b1")
@@ -138,6 +139,7 @@ def test_more_than_a_turn_holds_comes_all_the_same(stage: Stage) -> None:
 # --- waiting --------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("session.accept")
 def test_who_waits_longest_is_served_first(stage: Stage) -> None:
     first, _ = stage.wait()
     second, _ = stage.wait()
@@ -274,6 +276,7 @@ def test_renewing_keeps_the_session(stage: Stage) -> None:
     assert len(sink.errors) == 1
 
 
+@pytest.mark.feature("session.take-over")
 def test_another_receiver_takes_over(stage: Stage) -> None:
     stage.send_to("a", b"1", b"2")
     lock = stage.accept("a")
@@ -326,6 +329,7 @@ def test_a_session_receiver_on_a_plain_entity_is_refused(stage: Stage) -> None:
 # --- durability -----------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("session.state")
 def test_a_state_is_told_only_when_it_is_durable(stage: Stage) -> None:
     lock = stage.accept("a")
     entity_id = stage.queue.entity_id

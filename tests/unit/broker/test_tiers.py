@@ -10,6 +10,8 @@ from twinbus.entities.message import NEVER_MS
 from twinbus.errors import ArgumentInvalid, ServiceError
 from twinbus.limits import PROFILE_DEFAULT, PROFILES
 
+pytestmark = pytest.mark.feature("entity.limits")
+
 DAY_MS = 86_400_000
 
 

@@ -46,6 +46,7 @@ from twinbus.errors import (
 # -- fan-out ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("topic.fan-out")
 def test_every_subscription_gets_its_own_copy() -> None:  # M-1, M-6
     bench = BrokerHarness()
     topic = bench.create_topic()
@@ -76,6 +77,7 @@ def test_a_send_is_answered_and_delivered_only_when_all_copies_are_durable() -> 
     assert [len(sink.bodies) for sink in sinks] == [1, 1, 1]
 
 
+@pytest.mark.feature("topic.fan-out")
 def test_copies_share_one_body_on_the_disk() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
@@ -150,6 +152,7 @@ def test_a_message_nobody_wants_is_accepted_when_the_reason_is_durable() -> None
 # -- rules -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature("topic.sql-filter", "topic.correlation-filter")
 def test_filters_choose() -> None:  # M-6
     bench = BrokerHarness()
     topic = bench.create_topic()
@@ -169,6 +172,7 @@ def test_filters_choose() -> None:  # M-6
     assert arrived(bench, everything) == [b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.feature("topic.action")
 def test_one_copy_for_all_rules_without_action_and_one_for_each_action() -> None:  # M-6
     bench = BrokerHarness()
     topic = bench.create_topic()
@@ -259,6 +263,7 @@ def test_a_copy_for_sessions_needs_a_session_id() -> None:  # M-4, M-6
     assert overlay.reason == "Session id is null."
 
 
+@pytest.mark.feature("topic.filter-error")
 def test_a_filter_that_fails_sends_to_the_dead_letter_queue() -> None:  # M-6
     bench = BrokerHarness()
     topic = bench.create_topic()
@@ -321,6 +326,7 @@ def test_the_shortest_life_counts(message_ms: int, topic_ms: int, subscription_m
     assert queue.counts().dead_letter == 1
 
 
+@pytest.mark.feature("topic.schedule")
 def test_scheduled_messages_wait_in_the_topic() -> None:  # M-3, M-6
     bench = BrokerHarness()
     topic = bench.create_topic()
@@ -394,6 +400,7 @@ def test_the_status_of_a_subscription(status: str, count: int) -> None:  # M-9
     assert queue.counts().message_count == count
 
 
+@pytest.mark.feature("entity.quota")
 def test_a_full_subscription_refuses_the_send_for_all() -> None:  # M-9
     bench = BrokerHarness()
     topic = bench.create_topic(description=TopicDescription(max_size_megabytes=1))

@@ -25,6 +25,8 @@ from twinbus.broker.web_tokens import (
 from twinbus.errors import ConfigError, Unauthorized
 from twinbus.limits import JWT_CHARS_MAX
 
+pytestmark = pytest.mark.feature("access.jwt")
+
 NOW_S = 1_800_000_000
 LATER_S = NOW_S + 3600
 ISSUER = "https://issuer.example/v2.0"
