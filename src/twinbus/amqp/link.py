@@ -95,10 +95,10 @@ class Link:
             self.attach_empty()
             self.session.detach(self, True, error)
 
-    def detach(self, error: AmqpError | None = None) -> None:
+    def detach(self, error: AmqpError | None = None, closed: bool = True) -> None:
         """Close the link.  What the peer still sends on it is dropped."""
         if self.own_state == ATTACHED:
-            self.session.detach(self, True, error)
+            self.session.detach(self, closed, error)
         elif error is not None:
             self.refuse(error)
 
@@ -253,7 +253,7 @@ class IngressLink(Link):
         settlement take from it, so a sender cannot run ahead of what we get done."""
         window = self.credit_window
         free = window - self.unsettled_count - self.credit
-        if window and free * 2 >= window and not self.drain and self.own_state == ATTACHED:
+        if window and free * 2 >= window and not self.drain and self.attached:
             self.credit += free
             self.session.send_flow(self)
 

@@ -194,10 +194,11 @@ class AmqpEndpoint(asyncio.Protocol):
         if isinstance(event, LinkAttached):
             self._attach(event.link)
         elif isinstance(event, LinkDetached):
-            self._let_go(event.link)
+            self._let_go(event)
         elif isinstance(event, SessionBegun):
             event.session.context = {}  # its request/response nodes, by address
         elif isinstance(event, SessionEnded):
+            self.flush_commands()  # as with a detach: what came before it counts
             for link in [link for link in self._links if link.session is event.session]:
                 self._forget(link)
         elif isinstance(event, DeliveryTooLarge):
@@ -268,6 +269,7 @@ class AmqpEndpoint(asyncio.Protocol):
     def _attach(self, link: Link) -> None:
         older = self._names.get((link.name, link.role))
         if older is not None:
+            self.flush_commands()
             self.detach(older, LinkStolen(f"A newer link has the name '{link.name[:64]}'."))
         try:
             context = attach_link(self, link)
@@ -281,17 +283,17 @@ class AmqpEndpoint(asyncio.Protocol):
         if isinstance(link, EgressLink) and isinstance(context, ReceivingLink | ResponseLink):
             context.credit_changed()
 
-    def _let_go(self, link: Link) -> None:
+    def _let_go(self, event: LinkDetached) -> None:
         """The client has detached.  What it sent and settled before that counts, and is confirmed
         before we agree: some clients wait for the one and take the other for the end of it.
         """
         self.flush_commands()
-        self._forget(link)
-        if link.lingers:
-            self.namespace.broker.when_durable(partial(self._agree, link))
+        self._forget(event.link)
+        if event.link.lingers:
+            self.namespace.broker.when_durable(partial(self._agree, event))
 
-    def _agree(self, link: Link) -> None:
-        link.detach()
+    def _agree(self, event: LinkDetached) -> None:
+        event.link.detach(closed=event.closed)
         self.flush_soon()
 
     def _forget(self, link: Link) -> None:
@@ -321,13 +323,6 @@ class AmqpEndpoint(asyncio.Protocol):
                 f"Unauthorized access. '{right}' claim is required to use '{path[:64]}'. Put a "
                 "token for it on $cbs, or use a key that has this right."
             )
-
-    def require_any(self) -> None:
-        """For what concerns no entity: any claim that still holds will do."""
-        now_s = self.now_s()
-        stands = self.namespace.authorizer.stands
-        if not any(now_s < grant.expires_s and stands(grant) for grant in self.grants):
-            raise Unauthorized("Unauthorized access. Put a token on $cbs first.")
 
     def _arm_ticker(self) -> None:
         """Look again in a second, or sooner where the client wants more frequent signs of life."""
@@ -407,8 +402,9 @@ class AmqpEndpoint(asyncio.Protocol):
     def flush_commands(self) -> None:
         """Have everything decided that came so far: what follows must find it done."""
         self._flush_links()
-        commands, self._commands = self._commands, []
-        self.namespace.broker.submit(commands)
+        while self._commands:  # deliveries that are refused together are tried one by one
+            commands, self._commands = self._commands, []
+            self.namespace.broker.submit(commands)
 
     def flush_soon(self) -> None:
         if not self._flushing:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.plain import DecodedMessage
-from twinbus.amqp.stored import encode_delivered
 from twinbus.amqp.types import Array, Int, Symbol, Timestamp
 from twinbus.broker.namespace import Address
 from twinbus.entities.commands import (
@@ -59,6 +58,7 @@ from twinbus.server.bulk_requests import (
 from twinbus.server.coordinator import enlist_request, is_enlisted
 from twinbus.server.lock_tokens import lock_token
 from twinbus.server.outcomes import encode_changes, read_delay
+from twinbus.server.receiving import encode_overlaid
 from twinbus.server.request_fields import (
     Body,
     by_name,
@@ -339,24 +339,9 @@ def _answer(reply: Reply) -> tuple[int, Body]:
 
 def _message_entry(delivered: Delivered) -> Body:
     message = delivered.message
-    overlay = message.overlay or Overlay()
-    locked = delivered.locked_until_utc_ms != 0
-    token = lock_token(message.sequence_number, message.grant) if locked else None
-    encoded = encode_delivered(
-        delivered.body,
-        message.sequence_number,
-        message.enqueued_ms,
-        message.delivery_count,
-        delivered.locked_until_utc_ms,
-        message.state,
-        overlay.properties,
-        overlay.reason,
-        overlay.description,
-        overlay.source,
-        token.bytes if token else None,
-        overlay.enqueued_sequence_number,
-    )
-    entry: Body = {"message": encoded}
-    if token:
-        entry["lock-token"] = token
-    return entry
+    until_ms = delivered.locked_until_utc_ms
+    if not until_ms:
+        return {"message": encode_overlaid(message, delivered.body, 0)}
+    token = lock_token(message.sequence_number, message.grant)
+    encoded = encode_overlaid(message, delivered.body, until_ms, token.bytes)
+    return {"message": encoded, "lock-token": token}

@@ -139,8 +139,10 @@ class ReceivingLink:
         self._broker.close_receiver(self._receiver)
 
 
-def encode_overlaid(message: Message, body: bytes, locked_until_utc_ms: int) -> bytes:
-    """A message about which something changed since it was stored."""
+def encode_overlaid(
+    message: Message, body: bytes, locked_until_utc_ms: int, lock_token: bytes | None = None
+) -> bytes:
+    """A message with whatever has changed about it since it was stored."""
     overlay = message.overlay or Overlay()
     return encode_delivered(
         body,
@@ -153,6 +155,6 @@ def encode_overlaid(message: Message, body: bytes, locked_until_utc_ms: int) -> 
         overlay.reason,
         overlay.description,
         overlay.source,
-        None,
+        lock_token,
         overlay.enqueued_sequence_number,
     )

@@ -8,7 +8,6 @@ import asyncio
 
 from twinbus.amqp.plain import DecodedMessage, decode_message
 from twinbus.amqp.sections import DATA
-from twinbus.amqp.stored import encode_delivered
 from twinbus.broker.broker import Broker
 from twinbus.broker.namespace import Address
 from twinbus.entities.commands import PEEK_LOCK, RELEASE, Settle
@@ -46,17 +45,7 @@ class Received:
         self._facts = broker_facts(
             message.sequence_number, message.enqueued_ms, message.delivery_count, message.state
         )
-        if message.overlay is not None:
-            self._data = encode_overlaid(message, body, locked_until_utc_ms)
-        else:
-            self._data = encode_delivered(
-                body,
-                message.sequence_number,
-                message.enqueued_ms,
-                message.delivery_count,
-                locked_until_utc_ms,
-                message.state,
-            )
+        self._data = encode_overlaid(message, body, locked_until_utc_ms)
 
     def response(
         self, status: int, locked: dict[str, object], headers: tuple[tuple[str, str], ...]

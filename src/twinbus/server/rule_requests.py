@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from twinbus.server.management import ManagementNode
 
 # The Java SDK asks for all rules in one go; beyond this it gets no more, the others ask again.
-PAGE_COUNT_MAX: Final = 5_000
+LISTED_RULES_MAX: Final = 5_000
 COMPATIBILITY_LEVEL: Final = Int(20)
 
 RULE_DESCRIPTION: Final = "rule-description"
@@ -95,7 +95,7 @@ def read_enumerate_rules(node: "ManagementNode", body: Body) -> Command:
     skip, top = whole(body, "skip"), whole(body, "top")
     if skip < 0 or top < 0:
         raise ArgumentOutOfRange("'skip' and 'top' must not be negative.")
-    return ListRules(node.entity_id, skip, min(top, PAGE_COUNT_MAX))
+    return ListRules(node.entity_id, skip, min(top, LISTED_RULES_MAX))
 
 
 def _rule(name: str, value: object) -> RuleDescription:

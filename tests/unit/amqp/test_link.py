@@ -37,6 +37,7 @@ from twinbus.amqp.performatives import (
     Attach,
     Detach,
     Disposition,
+    End,
     Flow,
     Transfer,
 )
@@ -164,6 +165,54 @@ def test_detach_of_a_link_not_yet_answered_refuses_it() -> None:
     link = pending(shell, Attach("l", 5, SENDER, 0, 1, Source("s"), Target("q")))
     link.detach(AmqpError("com.microsoft:timeout"))
     assert [type(p) for p in sent(shell.connection)] == [Attach, Detach]
+    link.detach()
+    assert shell.connection.data_to_send() == []
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_lingering_link_answers_a_detach_only_when_told(closed: bool) -> None:
+    """What waits to be said about its deliveries still goes out, and no credit any more."""
+    shell = opened_server()
+    ingress, egress = attached_ingress(shell, 1), attached_egress(shell, 2)
+    ingress.lingers = egress.lingers = True
+    shell.feed(frame(1, Transfer(1, 0, b"t", 0)) * 100)
+    shell.feed(flow_frame(egress, 5, 0))
+    egress.send(bytes(16), b"", b"", False, None)
+    shell.feed(frame(1, Disposition(RECEIVER, 0, 0, False, Accepted())))
+    shell.connection.data_to_send()
+    events = shell.feed(frame(1, Detach(1, closed)) + frame(1, Detach(2, closed)))
+    assert [type(event) for event in events] == [LinkDetached, LinkDetached]
+    assert shell.connection.data_to_send() == []
+    assert egress.send(bytes(16), b"", b"", False, None) == -1
+    ingress.settle(0, 99, ACCEPTED)
+    egress.settle([0], ACCEPTED)
+    assert [type(p) for p in sent(shell.connection)] == [Disposition, Disposition]
+    for link in (ingress, egress):
+        link.detach(closed=closed)
+        link.detach()
+        (answer,) = sent(shell.connection)
+        assert isinstance(answer, Detach)
+        assert (answer.handle, answer.closed) == (link.handle, closed)
+
+
+def test_lingering_link_keeps_its_handle_until_it_answers() -> None:
+    shell = opened_server()
+    first = attached_ingress(shell, 1)
+    first.lingers = True
+    shell.feed(frame(1, Detach(1, True)))
+    second = attached_ingress(shell, 1)  # the peer's own handle is free at once
+    assert second.handle != first.handle
+    first.detach()
+    assert attached_ingress(shell, 2).handle == first.handle
+
+
+def test_lingering_link_says_nothing_after_the_end_of_its_session() -> None:
+    shell = opened_server()
+    link = attached_ingress(shell)
+    link.lingers = True
+    shell.feed(frame(1, Detach(1, True)) + frame(1, End()))
+    assert [type(p) for p in sent(shell.connection)] == [End]
+    link.settle(0, 0, ACCEPTED)
     link.detach()
     assert shell.connection.data_to_send() == []
 

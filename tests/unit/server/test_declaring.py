@@ -86,6 +86,7 @@ def rule_names(bus: Bus, subscription: str) -> list[str]:
     return [rule.name for rule in bus.namespace.list_rules("orders", subscription, 0, 100)]
 
 
+@pytest.mark.feature("entity.config-json")
 async def test_made_at_first() -> None:
     bus = Bus()
     await bus.declare(declared())
@@ -97,6 +98,7 @@ async def test_made_at_first() -> None:
     assert rule_names(bus, "all") == ["$Default"]
 
 
+@pytest.mark.feature("entity.config-json")
 async def test_starting_twice_is_like_starting_once() -> None:
     bus = Bus()
     await bus.declare(declared())
@@ -105,6 +107,7 @@ async def test_starting_twice_is_like_starting_once() -> None:
     assert bus.written() == before
 
 
+@pytest.mark.feature("entity.config-json")
 async def test_brought_up_to_date() -> None:
     bus = Bus()
     await bus.declare(declared())

@@ -145,6 +145,7 @@ def request(method: str = "GET", **headers: str) -> Request:
 
 
 class TestHandshake:
+    @pytest.mark.feature("transport.websocket")
     @pytest.mark.parametrize(
         "offered, chosen",
         [
@@ -202,6 +203,7 @@ class TestHandshake:
 
 
 class TestFrames:
+    @pytest.mark.feature("transport.websocket")
     @pytest.mark.parametrize("size", [1, 7, 1 << 20])
     async def test_bytes_come_through_in_any_frames_and_pieces(self, size: int) -> None:  # M-10
         peer = Peer()

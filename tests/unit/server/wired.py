@@ -52,7 +52,7 @@ class Scene:
     """A broker, and the namespace that clients see."""
 
     def __init__(self) -> None:
-        self.harness = BrokerHarness()
+        self.harness = BrokerHarness(on_replies=dispatch_replies)
         self.clock = self.harness.clock
         rule = AuthorizationRule("Root", RIGHTS, KEY, KEY)
         self.namespaces = Namespaces(
@@ -63,13 +63,8 @@ class Scene:
         return Client(self, deadlines or Deadlines(10, 20))
 
     def run(self) -> None:
-        """Let the broker do what there is to do, and hand out its replies."""
-        harness = self.harness
-        harness.run()
-        while harness.replies:
-            replies, harness.replies[:] = list(harness.replies), []
-            dispatch_replies(replies)
-            harness.run()
+        """Let the broker do what there is to do."""
+        self.harness.run()
 
 
 class Client:
@@ -131,9 +126,16 @@ class Client:
         self.pump()
         return link
 
-    def attach_receiver(self, address: str, credit: int = 10, name: str = "") -> IngressLink:
+    def attach_receiver(
+        self,
+        address: str,
+        credit: int = 10,
+        name: str = "",
+        filters: dict[object, object] | None = None,
+    ) -> IngressLink:
+        source = Source(address, filter=filters)
         link = self.session.attach_receiver(
-            name or f"from {address}", Source(address), Target("me"), rcv_settle_mode=1
+            name or f"from {address}", source, Target("me"), rcv_settle_mode=1
         )
         self.pump()
         link.grant(credit)
