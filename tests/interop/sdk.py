@@ -96,6 +96,11 @@ def open_client(flavour: str, connection_string: str, **options: Any) -> Client:
     return Client(flavour, sdk)
 
 
+def session_of(receiver: Any) -> Any:
+    """The receiver's session, with the async SDK's interface."""
+    return Threaded(receiver.session) if isinstance(receiver, Threaded) else receiver.session
+
+
 async def receive_exactly(receiver: Any, count: int) -> list[Any]:
     """Receive until `count` messages have come; the SDK may hand them out in several turns."""
     messages: list[Any] = []

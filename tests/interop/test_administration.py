@@ -28,8 +28,6 @@ from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.testing.server import ServerProcess
 
-pytestmark = pytest.mark.feature("entity.queues")
-
 
 @pytest.fixture(scope="module")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
@@ -44,6 +42,7 @@ def admin(shared_server: ServerProcess) -> Iterator[ServiceBusAdministrationClie
         yield client
 
 
+@pytest.mark.feature("entity.queues")
 def test_create_get_update_delete(admin: ServiceBusAdministrationClient) -> None:  # M-11 M-13
     created = admin.create_queue(
         "walk",
@@ -77,6 +76,7 @@ def test_create_get_update_delete(admin: ServiceBusAdministrationClient) -> None
         admin.get_queue("walk")
 
 
+@pytest.mark.feature("entity.queues")
 def test_defaults_are_those_of_service_bus(admin: ServiceBusAdministrationClient) -> None:  # M-13
     queue = admin.create_queue("defaults")
     assert queue.lock_duration == dt.timedelta(minutes=1)
@@ -105,6 +105,7 @@ def test_names(admin: ServiceBusAdministrationClient) -> None:
     admin.delete_queue("NAMES/EAST-1")
 
 
+@pytest.mark.feature("entity.queues")
 def test_missing_and_existing(admin: ServiceBusAdministrationClient) -> None:  # M-11
     with pytest.raises(ResourceNotFoundError):
         admin.get_queue("missing")
@@ -120,6 +121,7 @@ def test_missing_and_existing(admin: ServiceBusAdministrationClient) -> None:  #
         admin.update_queue(queue)
 
 
+@pytest.mark.feature("entity.queues")
 def test_bad_settings_are_refused_with_a_reason(admin: ServiceBusAdministrationClient) -> None:
     for settings in (
         {"lock_duration": dt.timedelta(minutes=6)},
@@ -147,6 +149,7 @@ def test_partitions_are_refused_with_a_reason(admin: ServiceBusAdministrationCli
         admin.get_queue("later")
 
 
+@pytest.mark.feature("entity.queues")
 def test_what_is_fixed_when_created(admin: ServiceBusAdministrationClient) -> None:
     queue = admin.create_queue("fixed", requires_session=True)
     for change in ({"requires_session": False}, {"requires_duplicate_detection": True}):
@@ -157,7 +160,7 @@ def test_what_is_fixed_when_created(admin: ServiceBusAdministrationClient) -> No
     assert admin.get_queue("fixed").requires_session is True
 
 
-@pytest.mark.feature("entity.auto-delete", "entity.status")
+@pytest.mark.feature("entity.queues")
 def test_auto_delete_and_status_are_kept(admin: ServiceBusAdministrationClient) -> None:  # M-9
     queue = admin.create_queue("idle", auto_delete_on_idle=dt.timedelta(minutes=5))
     assert queue.auto_delete_on_idle == dt.timedelta(minutes=5)
@@ -171,6 +174,7 @@ def test_auto_delete_and_status_are_kept(admin: ServiceBusAdministrationClient) 
         admin.update_queue(queue, status="Asleep")
 
 
+@pytest.mark.feature("entity.queues")
 def test_list_in_pages(admin: ServiceBusAdministrationClient) -> None:  # M-11: two links
     names = [f"page-{number:03d}" for number in range(105)]
     for name in names:
@@ -182,6 +186,7 @@ def test_list_in_pages(admin: ServiceBusAdministrationClient) -> None:  # M-11: 
     assert small == names
 
 
+@pytest.mark.feature("entity.queues")
 def test_runtime_properties(
     admin: ServiceBusAdministrationClient, shared_server: ServerProcess
 ) -> None:  # M-11
@@ -233,6 +238,7 @@ def test_namespace_keeps_its_birthday(tmp_path: Path) -> None:
             assert admin.get_namespace_properties().created_at_utc == born
 
 
+@pytest.mark.feature("entity.queues")
 @pytest.mark.parametrize("api_version", list(ApiVersion))
 def test_every_api_version(shared_server: ServerProcess, api_version: ApiVersion) -> None:  # M-13
     with ServiceBusAdministrationClient.from_connection_string(
@@ -246,6 +252,7 @@ def test_every_api_version(shared_server: ServerProcess, api_version: ApiVersion
         assert admin.get_queue(name).max_delivery_count == 3
 
 
+@pytest.mark.feature("access.sas")
 def test_wrong_key_and_no_manage_claim(shared_server: ServerProcess) -> None:  # M-12
     right = ConnectionString.parse(shared_server.connection_string)
     wrong = shared_server.connection_string.replace(right.key, "d3Jvbmc=")
@@ -258,6 +265,7 @@ def test_wrong_key_and_no_manage_claim(shared_server: ServerProcess) -> None:  #
         admin.get_queue("forbidden")
 
 
+@pytest.mark.feature("access.sas")
 def test_ready_made_signature(shared_server: ServerProcess) -> None:  # M-12
     """A connection string with SharedAccessSignature in place of a key."""
     right = ConnectionString.parse(shared_server.connection_string)
@@ -285,6 +293,7 @@ def test_untrusted_certificate_is_the_clients_to_refuse(shared_server: ServerPro
         admin.get_namespace_properties()
 
 
+@pytest.mark.feature("entity.queues")
 def test_what_is_answered_is_durable(tmp_path: Path) -> None:  # M-1 for entities: kill -9
     server = ServerProcess(tmp_path / "data")
     server.start()
@@ -307,6 +316,7 @@ def test_what_is_answered_is_durable(tmp_path: Path) -> None:  # M-1 for entitie
             server.kill()
 
 
+@pytest.mark.feature("entity.queues")
 def test_deleted_queue_comes_back_empty(
     admin: ServiceBusAdministrationClient, shared_server: ServerProcess
 ) -> None:
@@ -321,6 +331,7 @@ def test_deleted_queue_comes_back_empty(
     assert admin.get_queue_runtime_properties("phoenix").total_message_count == 0
 
 
+@pytest.mark.feature("entity.queues")
 @pytest.mark.asyncio
 async def test_async_client(shared_server: ServerProcess) -> None:  # M-11 M-13
     async with AsyncAdministrationClient.from_connection_string(

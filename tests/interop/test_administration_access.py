@@ -141,7 +141,7 @@ async def test_too_many_rules_and_bad_ones(admin: Admin, name: str) -> None:
     assert len((await admin.get_queue(name)).authorization_rules) == 12
 
 
-@pytest.mark.feature("forward.queue", "forward.dead-letter")
+@pytest.mark.feature("entity.queues", "entity.topics")
 async def test_forwarding(admin: Admin, name: str) -> None:  # M-8
     target, dead = f"{name}/target", f"{name}-dead"
     await admin.create_queue(dead)

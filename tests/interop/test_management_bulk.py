@@ -193,6 +193,7 @@ def environment(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CONNECTION_STRING, server.connection_string)
 
 
+@pytest.mark.feature("ours.browse", "ours.undefer", "ours.resubmit")
 @pytest.mark.usefixtures("environment")
 def test_commands(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*arguments: str) -> str:

@@ -16,8 +16,6 @@ from twinbus.testing.server import ServerProcess
 
 __all__ = ["node_modules"]  # a fixture
 
-pytestmark = pytest.mark.feature("topic.rules-amqp")
-
 ALL: dict[object, object] = {"top": Int(1_000), "skip": Int(0)}
 
 
@@ -40,6 +38,7 @@ def run(server: ServerProcess, node_modules: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.feature("topic.rules-amqp")
 @pytest.mark.parametrize("scenario", ["rules", "effect", "refused"])
 def test_the_rule_manager_of_node(server: ServerProcess, node_modules: Path, scenario: str) -> None:
     """M-6, M-10, M-13."""
@@ -52,6 +51,7 @@ def test_node_abandons_with_a_delay(server: ServerProcess, node_modules: Path) -
     run(server, node_modules, "delay", "node-delay")
 
 
+@pytest.mark.feature("topic.rules-amqp")
 @pytest.mark.asyncio
 async def test_raw_requests(server: ServerProcess) -> None:
     """M-6: and what was answered is there after a kill -9."""

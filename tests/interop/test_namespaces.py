@@ -112,6 +112,7 @@ def test_the_host_name_leads_to_its_namespace(server: ServerProcess, name: str) 
                 send(addressed, "inbox", "", **options)
 
 
+@pytest.mark.feature("entity.namespaces")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_host_name_counts_over_http(server: ServerProcess, name: str) -> None:  # M-12
     expires_s = SystemClock().now().utc_ms // 1_000 + 300

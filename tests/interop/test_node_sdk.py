@@ -72,6 +72,18 @@ def run(server: ServerProcess, node_modules: Path, script: str, scenario: str, q
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.feature(
+    "send.batch",
+    "send.properties",
+    "send.schedule",
+    "receive.modes",
+    "receive.wait",
+    "receive.settle",
+    "receive.dead-letter",
+    "receive.locks",
+    "receive.deferred",
+    "receive.peek",
+)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_scenario(
     server: ServerProcess, queue: str, node_modules: Path, scenario: str

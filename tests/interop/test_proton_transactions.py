@@ -28,6 +28,8 @@ from proton.reactor import AtMostOnce, SenderOption
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
 from tests.interop.test_proton import put_token
+from tests.interop.test_proton_sessions import EXCLUSIVE, Ask
+from twinbus.client.admin import SUBSCRIPTION, TOPIC
 from twinbus.client.connection_string import ConnectionString
 from twinbus.testing.server import ServerProcess
 
@@ -202,6 +204,52 @@ def test_aborted_settlement_can_be_said_again(client: Client, pair: tuple[str, s
     assert client.receive(receiver)[0] == "order"
 
 
+@pytest.mark.feature("transaction.commit")
+@pytest.mark.parametrize("fail", [False, True])
+def test_from_a_session_to_a_topic(client: Client, server: ServerProcess, fail: bool) -> None:
+    """M-4, M-6, M-7: a session's message is settled, a topic's copies are made, together or not."""
+    source, topic = f"steps-{fail}", f"progress-{fail}"
+    server.create_queue(source, requires_session=True)
+    server.admin.create(TOPIC, [topic], {})
+    subscriptions = [f"{topic}/Subscriptions/{name}" for name in ("one", "two")]
+    for name in ("one", "two"):
+        server.admin.create(SUBSCRIPTION, [topic, name], {})
+    client.connection.create_sender(source).send(Message(body="order", group_id="s"))
+    receiver = client.connection.create_receiver(source, credit=1, options=Ask(EXCLUSIVE, "s"))
+    onward = client.connection.create_sender(source, name="onward")
+    transaction = client.declare()
+    _, delivery = client.receive(receiver)
+    client.accept(transaction, delivery)
+    client.send(transaction, onward, "next", group_id="s")
+    client.send(transaction, client.connection.create_sender(topic), "done")
+    assert [client.bodies(each) for each in subscriptions] == [[], []]
+    end = client.discharge(transaction, fail=fail)
+    assert end == ("aborted" if fail else "committed")
+    expected = [] if fail else ["done"]
+    assert [client.bodies(each) for each in subscriptions] == [expected, expected]
+    receiver.close()
+    receiver = client.connection.create_receiver(source, credit=1, options=Ask(EXCLUSIVE, "s"))
+    assert client.receive(receiver)[0] == ("order" if fail else "next")
+
+
+@pytest.mark.feature("transaction.commit")
+def test_message_without_a_session_is_refused_at_once(
+    client: Client, server: ServerProcess
+) -> None:
+    """M-4, M-7: the client knows before it decides what becomes of the rest."""
+    server.create_queue("keyed", requires_session=True)
+    server.create_queue("unkeyed")
+    senders = [client.connection.create_sender(name) for name in ("unkeyed", "keyed")]
+    transaction = client.declare()
+    delivery = client.send(transaction, senders[0], "x")
+    assert delivery.remote_state == TRANSACTIONAL
+    delivery = client.send(transaction, senders[1], "x")
+    assert delivery.remote_state == Delivery.REJECTED
+    assert client.discharge(transaction) == "committed"
+    assert client.bodies("unkeyed") == ["x"]
+
+
+@pytest.mark.feature("transaction.commit")
 def test_every_outcome_in_a_transaction(client: Client, pair: tuple[str, str]) -> None:
     queue = pair[0]
     sender = client.connection.create_sender(queue)
@@ -288,6 +336,7 @@ def test_refused_and_settled_send_fails_the_commit(client: Client, pair: tuple[s
     assert client.bodies(pair[0]) == []
 
 
+@pytest.mark.feature("transaction.commit")
 def test_large_messages_in_a_transaction(client: Client, pair: tuple[str, str]) -> None:
     """They come in several frames, of which the first alone may name the transaction."""
     sender = client.connection.create_sender(pair[0])

@@ -23,6 +23,8 @@ from twinbus.client.connection_string import ConnectionString
 from twinbus.client.sas import make_sas_token
 from twinbus.testing.server import ServerProcess
 
+pytestmark = pytest.mark.feature("transport.rest")
+
 BATCH = "application/vnd.microsoft.servicebus.json"
 
 

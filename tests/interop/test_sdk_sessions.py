@@ -22,7 +22,6 @@ from azure.servicebus.exceptions import (
 
 from tests.interop.sdk import (
     Client,
-    Threaded,
     async_only,
     bodies,
     body,
@@ -30,6 +29,7 @@ from tests.interop.sdk import (
     peek_all,
     receive_exactly,
     receive_one,
+    session_of,
     sync_only,
 )
 
@@ -43,11 +43,6 @@ NewClient = Callable[..., Client]
 
 def messages_to(session_id: str, *texts: bytes) -> list[ServiceBusMessage]:
     return [ServiceBusMessage(text, session_id=session_id) for text in texts]
-
-
-def session_of(receiver: Any) -> Any:
-    """The receiver's session, with the async SDK's interface."""
-    return Threaded(receiver.session) if isinstance(receiver, Threaded) else receiver.session
 
 
 def next_session(client: Client, queue: str, **options: Any) -> Any:

@@ -37,8 +37,13 @@ from tests.interop.sdk import (
     peek_all,
     receive_exactly,
     receive_one,
+    session_of,
     sync_only,
 )
+from twinbus.amqp.plain import decode_message
+from twinbus.amqp.types import Int
+from twinbus.client.connection import BusConnection
+from twinbus.client.requests import ManagementNode
 from twinbus.testing.server import ServerProcess
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -266,6 +271,59 @@ async def test_sessions_of_a_subscription(
     dead = client.subscription_receiver(topic, "keyed", sub_queue=ServiceBusSubQueue.DEAD_LETTER)
     message = await receive_one(dead)
     assert (body(message), message.dead_letter_reason) == (b"nobody's", "Session id is null.")
+
+
+@pytest.mark.feature("session.list", "session.state", "session.release")
+@sync_only
+async def test_sessions_of_a_subscription_are_listed_left_and_taken_again(
+    client: Client, admin: Admin, topic: str
+) -> None:  # M-4, M-6
+    await admin.create_topic(topic)
+    await admin.create_subscription(topic, "keyed", requires_session=True)
+    async with client.topic_sender(topic) as sender:
+        await sender.send_messages(
+            [ServiceBusMessage(each, session_id=each[:1]) for each in ("a1", "b1", "a2")]
+        )
+
+    def listed() -> list[str]:
+        return list(client.sdk.list_subscription_sessions(topic, "keyed"))
+
+    assert await asyncio.to_thread(listed) == ["a", "b"]
+    for expected, state in ((b"a1", None), (b"a2", b"a1")):
+        async with client.subscription_receiver(topic, "keyed", session_id="a") as receiver:
+            assert await session_of(receiver).get_state() == state
+            message = await receive_one(receiver)
+            assert (body(message), message.delivery_count) == (expected, 0)
+            await receiver.complete_message(message)
+            await session_of(receiver).set_state(expected)
+
+
+@pytest.mark.feature("topic.schedule", "receive.peek")
+@sync_only
+async def test_scheduled_messages_of_a_topic_are_peeked_by_request(
+    client: Client, admin: Admin, topic: str, server: ServerProcess
+) -> None:  # M-3, M-6
+    await admin.create_topic(topic)
+    await admin.create_subscription(topic, "one")
+    due = datetime.now(UTC) + timedelta(hours=1)
+    async with client.topic_sender(topic) as sender:
+        texts = [ServiceBusMessage(b"%d" % number) for number in range(3)]
+        numbers = await sender.schedule_messages(texts, due)
+        await sender.send_messages(ServiceBusMessage(b"now"))
+    async with await BusConnection.open(server.connection_string) as connection:
+        node = await ManagementNode.open(connection, topic)
+        peek: dict[object, object] = {
+            "from-sequence-number": numbers[1],
+            "message-count": Int(10),
+        }
+        answer = await node.request("com.microsoft:peek-message", peek)
+    entries = answer["messages"]
+    assert isinstance(entries, list)
+    peeked = [decode_message(entry["message"]) for entry in entries]
+    assert [each.body for each in peeked] == [b"1", b"2"]
+    assert [each.annotations["x-opt-sequence-number"] for each in peeked] == numbers[1:]
+    assert [each.annotations["x-opt-message-state"] for each in peeked] == [2, 2]
+    assert bodies(await peek_all(client.subscription_receiver(topic, "one"))) == [b"now"]
 
 
 @pytest.mark.feature("entity.topics", "entity.status")

@@ -17,7 +17,10 @@ from twinbus.testing.server import ServerProcess
 
 __all__ = ["node_modules"]  # a fixture
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.feature("transport.websocket"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +63,9 @@ async def test_azure_servicebus(
     assert body(await receive_one(client.dead_letter_receiver(queue))) == large
 
 
-@pytest.mark.parametrize("scenario", ["properties", "batches", "receiveAndDelete", "large"])
+@pytest.mark.parametrize(
+    "scenario", ["properties", "batches", "receiveAndDelete", "subscribe", "large"]
+)
 async def test_node(
     server: ServerProcess, ca_file: str, queue: str, node_modules: Path, scenario: str
 ) -> None:  # M-10 M-13

@@ -1,5 +1,6 @@
 """M-5: the duplicate history against a dictionary, under any sequence of sends and times."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,6 +37,7 @@ class Model:
         return fresh
 
 
+@pytest.mark.feature("send.duplicates")
 @given(WINDOWS, st.lists(sends, max_size=20))
 def test_a_history_is_a_dictionary_that_forgets(
     window_ms: int, sent: list[tuple[int, list[str | None]]]

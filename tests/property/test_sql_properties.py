@@ -4,6 +4,7 @@ import re
 from itertools import pairwise
 from uuid import UUID
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -203,6 +204,7 @@ def printed_at(tree: Tree, needed: int, extra: bool) -> str:
 
 
 # --- the properties -------------------------------------------------------------------------------
+@pytest.mark.feature("topic.sql-filter")
 @settings(max_examples=250, deadline=None)
 @given(CONDITIONS, USER, st.booleans())
 @example(("OR", ("=", ("property", "a"), ("value", 1)), ("IS NULL", "a")), {"a": 1}, False)
@@ -225,6 +227,7 @@ def test_filters_say_what_the_naive_evaluator_says(
     assert found is expected, text
 
 
+@pytest.mark.feature("topic.sql-filter")
 @settings(max_examples=100, deadline=None)
 @given(CONDITIONS)
 def test_brackets_only_say_what_precedence_says_already(tree: Tree) -> None:
@@ -244,6 +247,7 @@ def test_brackets_only_say_what_precedence_says_already(tree: Tree) -> None:
 
 
 # --- LIKE -----------------------------------------------------------------------------------------
+@pytest.mark.feature("topic.sql-filter")
 @settings(max_examples=300, deadline=None)
 @given(st.text("ab", max_size=8), st.text("ab%_", max_size=8))
 def test_like_is_what_a_regular_expression_says(text: str, pattern: str) -> None:
@@ -296,6 +300,7 @@ def naive_matches(
     return found
 
 
+@pytest.mark.feature("topic.correlation-filter", "topic.action")
 @settings(max_examples=120, deadline=None)
 @given(RULES, st.lists(st.integers(1, 12), max_size=6), st.lists(USER, min_size=1, max_size=4))
 def test_the_index_finds_what_a_loop_over_all_rules_finds(

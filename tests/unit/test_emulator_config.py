@@ -103,6 +103,7 @@ WHOLE = """\
 """
 
 
+@pytest.mark.feature("entity.config-json")
 def test_emulator_config() -> None:
     queues = (
         (

@@ -296,6 +296,7 @@ def test_status(scene: Scene, status: str, may_send: bool, may_receive: bool) ->
     assert scene.settle(held, COMPLETE) == [None], "what was received may be settled"
 
 
+@pytest.mark.feature("entity.quota")
 def test_quota_counts_both_parts_and_refuses_all_or_none() -> None:
     scene = Scene(QueueDescription(max_size_megabytes=1))
     scene.send_bodies(bytes(600_000))

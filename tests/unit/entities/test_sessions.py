@@ -174,6 +174,7 @@ def test_a_scheduled_message_comes_to_its_session_when_it_is_due(scene: SessionS
 # --- the end of a lock ----------------------------------------------------------------------------
 
 
+@pytest.mark.feature("session.release")
 def test_closing_gives_messages_back_uncounted(scene: SessionScene) -> None:
     scene.send_to("a", b"1", b"2")
     lock = scene.accept("a")
@@ -187,6 +188,7 @@ def test_closing_gives_messages_back_uncounted(scene: SessionScene) -> None:
     assert scene.settle(locks, COMPLETE) == ["SessionLockLost"] * 2, "an old lock never fits again"
 
 
+@pytest.mark.feature("session.renew")
 def test_a_lock_that_runs_out_counts_a_delivery(scene: SessionScene) -> None:
     scene.send_to("a", b"1", b"2")
     lock = scene.accept("a")
@@ -360,6 +362,7 @@ def test_a_state_takes_room_of_the_queue() -> None:
     scene.send_to("b", b"x")
 
 
+@pytest.mark.feature("session.list")
 def test_which_sessions_there_are(scene: SessionScene) -> None:
     scene.send_to("b", b"1")
     scene.send_to("a", b"1")
