@@ -32,10 +32,6 @@ class Place:
     links: dict[str, Any]
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "queue(**settings): what the test's queue is created with")
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The SDK forgets to close its sockets when a link is refused or the server goes away.
 
