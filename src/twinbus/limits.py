@@ -120,6 +120,8 @@ SEGMENT_HEADER_BYTES: Final = 4_096
 COMMIT_SIZE_BYTES_MAX: Final = 16_777_216
 BODY_CACHE_BYTES: Final = 67_108_864  # bodies kept after sending, to spare a read
 CONNECTIONS_MAX: Final = 5_000  # Service Bus: AMQP connections a namespace
+# Service Bus: receivers of one entity, those waiting for a session included; then it is busy.
+RECEIVERS_MAX: Final = 5_000
 
 # --- profiles ---------------------------------------------------------------------------------
 

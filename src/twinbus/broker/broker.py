@@ -16,7 +16,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
 
-from twinbus.broker.delivery import TURN_COUNT_MAX, QueueReceivers, Receiver, Sink, Taken
+from twinbus.broker.delivery import (
+    TURN_COUNT_MAX,
+    QueueReceivers,
+    Receiver,
+    Sink,
+    Taken,
+    check_receiver_count,
+)
 from twinbus.broker.forwarding import Forwarder, refuses_receivers
 from twinbus.broker.idle import IdleEntities, is_busy
 from twinbus.broker.requests import REQUESTS
@@ -234,8 +241,11 @@ class Broker:
         queue = self._receivable(entity_id, subqueue)
         check_session(queue, subqueue, session)
         queue.accessed_utc_ms = self._clock.now().utc_ms
+        receivers = self._receivers_of(queue)
+        if session is None:  # who has a session was counted when it asked for one
+            check_receiver_count(receivers)
         receiver = Receiver(queue, subqueue, receive_mode, sink, session, is_exclusive)
-        self._receivers_of(queue).add(receiver)
+        receivers.add(receiver)
         return receiver
 
     def accept_session(
@@ -253,6 +263,7 @@ class Broker:
             )
         receivers = self._receivers_of(queue)
         assert isinstance(receivers, SessionReceivers)
+        check_receiver_count(receivers)
         self.touch(queue)  # a wait has to have its timer
         waiter = receivers.accept(session_id, timeout_ms, grant, then, self._clock.now())
         self._drop_if_empty(receivers)
@@ -311,7 +322,7 @@ class Broker:
     def _drop_if_empty(self, receivers: QueueReceivers) -> None:
         # Whoever was told of something may have closed and opened receivers meanwhile.
         entity_id = receivers.queue.entity_id
-        if receivers.is_empty() and self._receivers.get(entity_id) is receivers:
+        if receivers.count() == 0 and self._receivers.get(entity_id) is receivers:
             del self._receivers[entity_id]
 
     # -- turns -----------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from twinbus.entities.commands import PEEK_LOCK
 from twinbus.entities.message import Message
 from twinbus.entities.queue import Queue
 from twinbus.entities.sessions import SessionLock
-from twinbus.errors import ServiceError
+from twinbus.errors import ServerBusy, ServiceError
+from twinbus.limits import RECEIVERS_MAX
 
 # Chunk sizes: one receiver alone takes long strides (fewer calls a message); competitors alternate
 # in short ones.  Large bodies go few at a time, so that a chunk stays within a few megabytes.
@@ -127,9 +128,9 @@ class QueueReceivers:
         self.queue = queue
         self.ring: deque[Receiver] = deque()
 
-    def is_empty(self) -> bool:
-        """Would nothing be missed if this were dropped?"""
-        return not self.ring
+    def count(self) -> int:
+        """How many there are, and wait to be; with none, this can be dropped."""
+        return len(self.ring)
 
     def add(self, receiver: Receiver) -> None:
         self.ring.append(receiver)
@@ -204,3 +205,12 @@ class QueueReceivers:
             receiver.undelivered += len(messages)
             taken.append(Taken(receiver, messages, bodies))
         return len(messages)
+
+
+def check_receiver_count(receivers: QueueReceivers) -> None:
+    """Refuse one more than an entity may have."""
+    if receivers.count() >= RECEIVERS_MAX:
+        raise ServerBusy(
+            f"'{receivers.queue.name}' has {RECEIVERS_MAX} receivers already; "
+            "wait 10 seconds and try again, or close some."
+        )

@@ -43,8 +43,8 @@ class SessionReceivers(QueueReceivers):
         self._stirred: dict[Receiver, None] = {}  # whom to look at in the next turn
         self._waiters = SessionWaiters()
 
-    def is_empty(self) -> bool:
-        return not (self.ring or self._by_session or len(self._waiters))
+    def count(self) -> int:
+        return len(self.ring) + len(self._by_session) + len(self._waiters)
 
     # -- who receives ----------------------------------------------------------------------------
 

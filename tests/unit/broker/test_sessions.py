@@ -26,10 +26,12 @@ from twinbus.errors import (
     InvalidOperation,
     LinkStolen,
     OperationTimeout,
+    ServerBusy,
     ServiceError,
     SessionCannotBeLocked,
     SessionLockLost,
 )
+from twinbus.limits import RECEIVERS_MAX
 
 LOCK_MS = 10_000
 DESCRIPTION = QueueDescription(requires_session=True, lock_duration_ms=LOCK_MS)
@@ -418,3 +420,22 @@ class CountingSink(SimSink):
     def full(self) -> bool:
         self.asked += 1
         return False
+
+
+def test_an_entity_with_its_fill_of_receivers_is_busy_until_one_closes() -> None:
+    stage = Stage()
+    entity_id, broker = stage.queue.entity_id, stage.broker
+    opened = [
+        broker.open_receiver(entity_id, DEAD_LETTER, PEEK_LOCK, SimSink())
+        for _ in range(RECEIVERS_MAX - 1)
+    ]
+    _, waiter = stage.wait()  # who waits for a session counts too
+    with pytest.raises(ServerBusy, match="10 seconds"):
+        broker.open_receiver(entity_id, DEAD_LETTER, PEEK_LOCK, SimSink())
+    with pytest.raises(ServerBusy):
+        stage.wait("a")
+    broker.close_receiver(opened.pop())
+    broker.open_receiver(entity_id, DEAD_LETTER, PEEK_LOCK, SimSink())
+    broker.cancel_accept(entity_id, waiter)
+    accepted, _ = stage.wait("a")
+    assert isinstance(accepted[0], SessionLock)
