@@ -20,6 +20,7 @@ ways.  Text never contains keys, tokens or more than 64 bytes of what a peer sen
     │   │   └── DiskFull
     │   ├── ServerBusy               com.microsoft:server-busy
     │   ├── OperationTimeout         com.microsoft:timeout
+    │   ├── Unavailable              amqp:internal-error
     │   ├── ArgumentInvalid          com.microsoft:argument-error
     │   ├── ArgumentOutOfRange       com.microsoft:argument-out-of-range
     │   ├── TransactionNotFound      amqp:transaction:unknown-id
@@ -123,6 +124,17 @@ class ServerBusy(ServiceError):
 class OperationTimeout(ServiceError):
     amqp_condition = "com.microsoft:timeout"
     http_status = 408
+    retryable = True
+
+
+class Unavailable(ServiceError):
+    """The part of the bus that would have to do it is down.
+
+    Whether it has been done is not known if it was on its way already; the text says so.
+    """
+
+    amqp_condition = "amqp:internal-error"
+    http_status = 503
     retryable = True
 
 

@@ -71,6 +71,7 @@ SUBSCRIPTION_NAME_CHARS_MAX: Final = 50
 RULE_NAME_CHARS_MAX: Final = 50
 USER_METADATA_CHARS_MAX: Final = 1_024
 ENTITIES_MAX: Final = 10_000
+PARTITIONED_ENTITIES_MAX: Final = 100  # they count among the others, too
 SUBSCRIPTIONS_MAX: Final = 2_000  # of one topic
 SQL_FILTERS_MAX: Final = 2_000  # of one topic
 CORRELATION_FILTERS_MAX: Final = 100_000  # of one topic
@@ -85,6 +86,12 @@ SHARED_ACCESS_RULES_MAX: Final = 12  # of one entity, and of one namespace
 SHARED_ACCESS_CHARS_MAX: Final = 256  # of a rule's name and of a key
 # Ids that duplicate detection remembers for one entity, 16 bytes each; beyond it sends are refused.
 DUPLICATE_IDS_MAX: Final = 20_000_000
+# Producers of other stores whose numbers one entity remembers; beyond it the one that has not sent
+# for longest is forgotten.  Only a producer that waits for an answer needs it, and repeats soon.
+CARRIED_PRODUCERS_MAX: Final = 1_024
+# Numbers of one producer; the oldest go.  A relay has at most 256 that it has not completed, and
+# each crash of it leaves as many that nobody will ask for again.
+CARRIED_NUMBERS_MAX: Final = 1_024
 TRANSACTION_MESSAGES_MAX: Final = 100
 TRANSACTION_DURATION_MS_MAX: Final = 120_000  # from its first operation; then it is rolled back
 TRANSACTION_SIZE_BYTES_MAX: Final = 33_554_432  # it is one frame of the log
@@ -97,6 +104,7 @@ ACCEPT_SESSION_MS_DEFAULT: Final = 65_000  # how long "next available session" w
 ACCEPT_SESSION_MS_MAX: Final = 3_600_000  # however long a client says it will
 QUEUE_SIZE_MEGABYTES_DEFAULT: Final = 1_024
 QUEUE_SIZE_MEGABYTES_MAX: Final = 81_920
+PARTITION_SIZE_MEGABYTES_MAX: Final = 5_120
 
 # --- requests ---------------------------------------------------------------------------------
 PEEK_COUNT_MAX: Final = 1_000
@@ -123,6 +131,59 @@ CONNECTIONS_MAX: Final = 5_000  # Service Bus: AMQP connections a namespace
 # Service Bus: receivers of one entity, those waiting for a session included; then it is busy.
 RECEIVERS_MAX: Final = 5_000
 
+# The sizes that Service Bus has to offer, in megabytes: of a partition, and of an entity without.
+PARTITION_SIZES_MEGABYTES: Final = (1_024, 2_048, 3_072, 4_096, 5_120)
+PREMIUM_SIZES_MEGABYTES: Final = (*PARTITION_SIZES_MEGABYTES, 10_240, 20_480, 40_960, 81_920)
+
+# --- broker processes -------------------------------------------------------------------------
+BROKERS_MAX: Final = 16  # one for each partition; more would have nothing to do
+STORES_MAX: Final = 64  # every gateway link and every take-over looks at all of them
+BROKER_BEAT_MS: Final = 250  # eight may be missed before anybody worries
+# Without a sign of life for so long a broker is taken for hung.  A sync on a tired disk takes tens
+# of milliseconds and a snapshot yields often, so 2 s is far from anything that is merely slow.
+BROKER_SILENT_MS_MAX: Final = 2_000
+BROKER_LAG_MS_MAX: Final = 5_000  # it beats, but its loop is this late: it serves nobody in time
+BROKER_START_MS_MAX: Final = 15_000  # Python and our modules load in under one; then it is hung
+# Recovery reads a whole log, and compiled code hands Python's lock on seldom: beats may be missed.
+BROKER_OPENING_MS_MAX: Final = 20_000
+BROKER_CLOSING_MS_MAX: Final = 30_000  # a store that is moving; its last commits may take 5 s
+BROKER_DIAGNOSIS_MS_MAX: Final = 3_000  # stacks answer in 0.5 s; a full disk must not delay a kill
+BROKER_WELL_MS: Final = 10_000  # so long a broker that came back has to be well to get its stores
+# The first restart comes at once, then pauses double: a broker that dies at every start costs
+# little, and one whose cause is gone is back within a minute.
+BROKER_PAUSE_MS_MIN: Final = 500
+BROKER_PAUSE_MS_MAX: Final = 60_000
+# A store that fails is tried again soon, because most trouble is short; every try reads its log.
+STORE_PAUSE_MS_MIN: Final = 250
+STORE_PAUSE_MS_MAX: Final = 10_000
+# Lost with its broker for the third time in a row, a store is suspected to be the cause and waits
+# before it is given to the next: it must not take down one broker after the other.
+STORE_LOSSES_FREE: Final = 2
+BROKER_FORGIVEN_MS: Final = 60_000  # after so long without trouble the counting starts anew
+DIAGNOSTICS_MAX: Final = 20  # bundles kept, each some tens of kilobytes
+DIAGNOSTICS_LOG_LINES_MAX: Final = 500  # recent log lines of each process kept for a bundle
+
+# --- throttling -------------------------------------------------------------------------------
+THROTTLE_ADVICE_S: Final = 10  # what ServerBusy tells a client to wait
+CREDITS_MANAGEMENT: Final = 10  # Service Bus: what a management operation costs; a message costs 1
+# Whoever does no more than this in two seconds does not cause any pressure, and is served.
+QUIET_OPERATIONS_MAX: Final = 20
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a process is under pressure; 0 says that it is not watched for this."""
+
+    cpu_share_max: float = 0.95  # of one core, and then only when the loop is late too:
+    lag_ms_max: int = 1_000
+    memory_bytes_max: int | None = None  # of all processes; None: four fifths of what there is
+    disk_free_bytes_min: int = SEGMENT_SIZE_BYTES  # less, and the log could not go on
+    # Begun and not answered.  A namespace of Service Bus with no unit of its own has 500,000.
+    operations_max: int = 100_000
+
+
+THRESHOLDS_DEFAULT: Final = Thresholds()
+
 # --- profiles ---------------------------------------------------------------------------------
 
 
@@ -136,9 +197,12 @@ class Limits:
 
     name: str
     message_size_bytes_max: int
-    entity_size_megabytes_max: int
+    # Of an entity without partitions, and of a partition; empty: whatever a description may say.
+    sizes_megabytes: tuple[int, ...] = PARTITION_SIZES_MEGABYTES
+    partition_sizes_megabytes: tuple[int, ...] = PARTITION_SIZES_MEGABYTES
     time_to_live_ms_max: int = 0  # of an entity's default; 0: none
     entities_max: int = ENTITIES_MAX  # queues and topics
+    partitioned_entities_max: int = PARTITIONED_ENTITIES_MAX  # among them
     subscriptions_max: int = SUBSCRIPTIONS_MAX  # of one topic
     has_topics: bool = True
     has_sessions: bool = True
@@ -146,6 +210,7 @@ class Limits:
     has_transactions: bool = True
     has_forwarding: bool = True
     has_auto_delete: bool = True
+    credits_per_second: int = 0  # for the operations of a namespace; 0: as many as it can
 
 
 PROFILES: Final = {
@@ -155,7 +220,6 @@ PROFILES: Final = {
         Limits(
             name="basic",
             message_size_bytes_max=262_144,
-            entity_size_megabytes_max=5_120,
             time_to_live_ms_max=1_209_600_000,  # 14 days
             has_topics=False,
             has_sessions=False,
@@ -164,18 +228,20 @@ PROFILES: Final = {
             has_forwarding=False,
             has_auto_delete=False,
         ),
-        Limits(name="standard", message_size_bytes_max=262_144, entity_size_megabytes_max=5_120),
+        Limits(name="standard", message_size_bytes_max=262_144, credits_per_second=1_000),
         Limits(
             name="premium",
             message_size_bytes_max=MESSAGE_SIZE_BYTES_MAX,
-            entity_size_megabytes_max=QUEUE_SIZE_MEGABYTES_MAX,
+            sizes_megabytes=PREMIUM_SIZES_MEGABYTES,
         ),
         # What this server itself can bear.
         Limits(
             name="unlimited",
             message_size_bytes_max=MESSAGE_SIZE_BYTES_MAX,
-            entity_size_megabytes_max=QUEUE_SIZE_MEGABYTES_MAX,
+            sizes_megabytes=(),
+            partition_sizes_megabytes=(),
             entities_max=1_000_000,
+            partitioned_entities_max=60_000,  # sixteen entities each in the stores
             subscriptions_max=1_000_000,
         ),
     )

@@ -11,6 +11,7 @@ from twinbus.entities.message import NEVER_MS, Message, NewMessage, Overlay
 from twinbus.errors import ServiceError
 
 if TYPE_CHECKING:
+    from twinbus.entities.descriptions import QueueDescription
     from twinbus.entities.rules import RuleDescription
 
 # How a receiver settles a message.
@@ -19,6 +20,7 @@ ABANDON: Final = 1
 DEFER: Final = 2
 DEAD_LETTER: Final = 3
 RELEASE: Final = 4  # given back unseen: free again, delivery count unchanged
+TRANSFER_DEAD_LETTER: Final = 5  # the gateway's own: what cannot be forwarded
 
 PEEK_LOCK: Final = 0
 RECEIVE_AND_DELETE: Final = 1
@@ -39,11 +41,18 @@ class Command:
 class Send(Command):
     """Enqueue (or schedule) messages, all or none.  Reply: their sequence numbers."""
 
-    __slots__ = ("messages",)
+    __slots__ = ("messages", "partition", "producer", "producer_completed", "producer_numbers")
 
     def __init__(self, entity_id: int, messages: list[NewMessage], context: object = None) -> None:
         super().__init__(entity_id, context)
         self.messages = messages
+        self.partition = -1  # of a partitioned entity, where it is known already
+        # Who carries these over from another store, and their numbers there: what has come before
+        # is dropped, and its sequence number is 0.
+        self.producer = ""
+        self.producer_numbers: list[int] = []
+        # Numbers of earlier sends that the producer has completed at home: they never come again.
+        self.producer_completed: list[int] = []
 
 
 class Settle(Command):
@@ -226,6 +235,142 @@ class ListRules(Command):
         super().__init__(entity_id, context)
         self.skip = skip
         self.top = top
+
+
+class ReplaceRule(Command):
+    """Put a rule in the place of the one with its name, in one step.  Reply: None."""
+
+    __slots__ = ("description",)
+
+    def __init__(
+        self, entity_id: int, description: "RuleDescription", context: object = None
+    ) -> None:
+        super().__init__(entity_id, context)
+        self.description = description
+
+
+# --- entities ---------------------------------------------------------------------------------
+
+
+class StoreCommand(Command):
+    """Base: about a store and not about one of its entities."""
+
+    __slots__ = ()
+
+    def __init__(self, context: object = None) -> None:
+        super().__init__(0, context)
+
+
+class NewEntity:
+    """An entity to be made.  A subscription brings its first rule along."""
+
+    __slots__ = ("description", "kind", "name", "rule")
+
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        description: "QueueDescription",
+        rule: "RuleDescription | None" = None,
+    ) -> None:
+        self.kind = kind
+        self.name = name  # as the store knows it: with namespace and partition
+        self.description = description
+        self.rule = rule
+
+
+class CreateEntities(StoreCommand):
+    """Make entities, all or none.  Reply: their numbers."""
+
+    __slots__ = ("entities",)
+
+    def __init__(self, entities: list[NewEntity], context: object = None) -> None:
+        super().__init__(context)
+        self.entities = entities
+
+
+class UpdateEntities(StoreCommand):
+    """Give entities a new description, all or none.  Reply: None."""
+
+    __slots__ = ("description", "entity_ids")
+
+    def __init__(
+        self, entity_ids: list[int], description: "QueueDescription", context: object = None
+    ) -> None:
+        super().__init__(context)
+        self.entity_ids = entity_ids
+        self.description = description
+
+
+class DeleteEntities(StoreCommand):
+    """Remove entities with all that belongs to them; those that are gone are no error."""
+
+    __slots__ = ("entity_ids",)
+
+    def __init__(self, entity_ids: list[int], context: object = None) -> None:
+        super().__init__(context)
+        self.entity_ids = entity_ids
+
+
+class ListEntities(StoreCommand):
+    """Reply: a Listed for every entity of the store but rules."""
+
+    __slots__ = ()
+
+
+class Listed:
+    """An entity as its store has it."""
+
+    __slots__ = ("description", "entity_id", "kind", "name")
+
+    def __init__(
+        self, entity_id: int, kind: str, name: str, description: "QueueDescription"
+    ) -> None:
+        self.entity_id = entity_id
+        self.kind = kind
+        self.name = name
+        self.description = description
+
+
+class GetRuntime(StoreCommand):
+    """Reply: a Runtime for each entity asked for, None where there is no such entity."""
+
+    __slots__ = ("entity_ids",)
+
+    def __init__(self, entity_ids: list[int], context: object = None) -> None:
+        super().__init__(context)
+        self.entity_ids = entity_ids
+
+
+class Runtime:
+    """What an entity holds at this moment."""
+
+    __slots__ = (
+        "accessed_utc_ms",
+        "active",
+        "correlation_filter_count",
+        "dead_letter",
+        "deferred",
+        "is_busy",
+        "last_sequence_number",
+        "scheduled",
+        "size_bytes",
+        "sql_filter_count",
+        "transfer_dead_letter",
+    )
+
+    def __init__(self) -> None:
+        self.active = 0
+        self.deferred = 0
+        self.scheduled = 0
+        self.dead_letter = 0
+        self.transfer_dead_letter = 0
+        self.size_bytes = 0  # a topic's: with its subscriptions
+        self.accessed_utc_ms = 0
+        self.is_busy = False  # somebody receives from it, or waits to
+        self.last_sequence_number = 0
+        self.sql_filter_count = 0  # of a topic
+        self.correlation_filter_count = 0
 
 
 # --- many messages at once --------------------------------------------------------------------

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import ClassVar, Final, Self, TypeVar
 
 from twinbus.entities.message import NEVER_MS
-from twinbus.errors import ArgumentInvalid, ArgumentOutOfRange, NotSupported, QuotaExceeded
+from twinbus.errors import ArgumentInvalid, ArgumentOutOfRange, QuotaExceeded
 from twinbus.limits import (
     AUTO_DELETE_MS_MIN,
     DELIVERY_COUNT_MAX_DEFAULT,
@@ -30,6 +30,7 @@ from twinbus.limits import (
     LOCK_DURATION_MS_MAX,
     LOCK_DURATION_MS_MIN,
     MESSAGE_SIZE_BYTES_MAX,
+    PARTITION_SIZE_MEGABYTES_MAX,
     QUEUE_SIZE_MEGABYTES_DEFAULT,
     QUEUE_SIZE_MEGABYTES_MAX,
     SHARED_ACCESS_CHARS_MAX,
@@ -130,7 +131,13 @@ class QueueDescription:
             DUPLICATE_WINDOW_MS_MIN,
             DUPLICATE_WINDOW_MS_MAX,
         )
-        _check_range("max_size_megabytes", self.max_size_megabytes, 1, QUEUE_SIZE_MEGABYTES_MAX)
+        _check_range(
+            "max_size_megabytes",
+            self.max_size_megabytes,
+            1,
+            # Of each partition; together they are as large as the largest queue without any.
+            PARTITION_SIZE_MEGABYTES_MAX if self.enable_partitioning else QUEUE_SIZE_MEGABYTES_MAX,
+        )
         _check_range(
             "max_message_size_kilobytes",
             self.max_message_size_kilobytes,
@@ -200,13 +207,6 @@ class QueueDescription:
             after: object = getattr(newer, name)
             if before != after:
                 raise ArgumentInvalid(f"{name} is {before} and cannot be changed to {after}.")
-        refuse_unsupported(newer)
-
-
-def refuse_unsupported(description: QueueDescription) -> None:
-    """Refuse what is described but not built yet, so that nothing is silently ignored."""
-    if description.enable_partitioning:
-        raise NotSupported("enable_partitioning is not supported by this version; leave it unset.")
 
 
 @dataclass(frozen=True)
@@ -322,6 +322,8 @@ def validate_name(name: str) -> None:
 
 
 SUBSCRIPTIONS: Final = "/Subscriptions/"
+# In a store that several namespaces share, a name begins with its namespace's and this.
+PREFIX_END: Final = ":"
 
 
 def validate_subscription_name(name: str) -> None:

@@ -23,6 +23,7 @@ from hashlib import blake2b
 from typing import Final
 
 from twinbus.entities.message import NewMessage
+from twinbus.entities.partitions import key_of
 from twinbus.errors import QuotaExceeded
 from twinbus.limits import DUPLICATE_IDS_MAX
 
@@ -35,12 +36,15 @@ _SWEEP_WHEN_FULL: Final = 4_096  # shards: a refused send makes so much way for 
 
 
 def digest_of(message: NewMessage, partitioned: bool) -> bytes:
-    """What stands for a message's id; where partitioned, an id is one of its partition only."""
-    message_id = message.message_id or ""
+    """What stands for a message's id; where partitioned, an id is one of its key only.
+
+    Without a key the id itself leads to the partition, so that its repeats meet there.
+    """
+    text = message.message_id or ""
     if partitioned:
-        key = message.partition_key or message.session_id or ""
-        return blake2b(f"{len(key)} {key}{message_id}".encode(), digest_size=DIGEST_SIZE).digest()
-    return blake2b(message_id.encode(), digest_size=DIGEST_SIZE).digest()
+        key = key_of(message, False)
+        text = f"- {text}" if key is None else f"{len(key)} {key}{text}"
+    return blake2b(text.encode(), digest_size=DIGEST_SIZE).digest()
 
 
 class Sifted:

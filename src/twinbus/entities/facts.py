@@ -189,6 +189,17 @@ class IdsSeen(Fact):
         self.digests = digests
 
 
+class Carried(Fact):
+    """These numbers of a producer have come, and no others need be remembered (carried.py)."""
+
+    __slots__ = ("numbers", "producer")
+
+    def __init__(self, entity_id: int, producer: str, numbers: list[int]) -> None:
+        super().__init__(entity_id)
+        self.producer = producer
+        self.numbers = numbers
+
+
 class FannedOut(Fact):
     """One message of a topic is in these subscriptions now; its body is written once.
 

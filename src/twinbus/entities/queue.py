@@ -19,11 +19,13 @@ This module must never read a clock, touch a disk or know AMQP.
 from typing import Final
 
 from twinbus.clock import Now
+from twinbus.entities.carried import JOURNAL
 from twinbus.entities.commands import (
     ABANDON,
     COMPLETE,
     DEAD_LETTER,
     PEEK_LOCK,
+    TRANSFER_DEAD_LETTER,
     CancelScheduled,
     Command,
     Lock,
@@ -35,7 +37,8 @@ from twinbus.entities.commands import (
 )
 from twinbus.entities.duplicates import DuplicateHistory
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTER_QUEUE
-from twinbus.entities.facts import MAIN, IdsSeen, Removed, Stored, Together, gather
+from twinbus.entities.facts import MAIN, Carried, IdsSeen, Removed, Stored, Together, gather
+from twinbus.entities.facts import TRANSFER_DEAD_LETTER as TRANSFER_QUEUE
 from twinbus.entities.message import (
     ACTIVE,
     DEFERRED,
@@ -103,6 +106,38 @@ class Queue(QueueTransitions):
             self.facts.append(IdsSeen(self.entity_id, now.utc_ms, sifted.digests))
             gather(self.facts, mark)
         return sifted.spread(numbers)
+
+    def send_carried(self, command: Send, now: Now) -> list[int]:
+        """A send from another store: what has come before is dropped, its number is 0."""
+        carried = self._carried_numbers()
+        producer, numbers = command.producer, command.producer_numbers
+        known = set(carried.of(producer))
+        fresh: list[NewMessage] = []
+        for message, number in zip(command.messages, numbers, strict=True):
+            if number not in known:
+                fresh.append(message)
+        mark = len(self.facts)
+        given = self._let_in(fresh, producer.startswith(JOURNAL), now)
+        kept = carried.with_these(producer, numbers, command.producer_completed)
+        carried.remember(producer, kept)
+        # Stated also if nothing is new: the first send may be on its way to the disk still.
+        self.facts.append(Carried(self.entity_id, producer, kept))
+        gather(self.facts, mark)
+        given.reverse()
+        return [0 if number in known else given.pop() for number in numbers]
+
+    def _let_in(self, messages: list[NewMessage], is_acknowledged: bool, now: Now) -> list[int]:
+        """Send; what has been acknowledged long ago is not refused any more."""
+        if not messages:
+            return []
+        if not is_acknowledged:
+            return self.send(messages, now)
+        is_disabled, size_bytes_max = self._send_disabled, self._size_bytes_max
+        self._send_disabled, self._size_bytes_max = False, NEVER_MS
+        try:
+            return self.send(messages, now)
+        finally:
+            self._send_disabled, self._size_bytes_max = is_disabled, size_bytes_max
 
     def remember(self, messages: list[NewMessage], now: Now) -> list[NewMessage]:
         """For transactions: which messages are no duplicates; from now on their ids are known."""
@@ -308,6 +343,8 @@ class Queue(QueueTransitions):
                 count = message.delivery_count + 1
                 target = DEAD_LETTER_QUEUE
                 self._move_to_dead_letter(MAIN, message, count, overlay or Overlay(), target)
+            elif outcome == TRANSFER_DEAD_LETTER:
+                self.dead_letter(subqueue, [message], overlay or Overlay(), TRANSFER_QUEUE)
             else:
                 self._give_back(subqueue, message, outcome, overlay, now, delay_ms)
         return results if failed else None
@@ -325,7 +362,8 @@ class Queue(QueueTransitions):
     def _check_outcome(self, subqueue: int, outcome: int, delay_ms: int) -> None:
         if subqueue == MAIN:
             return
-        if outcome == DEAD_LETTER:
+        is_last = outcome == TRANSFER_DEAD_LETTER and subqueue == TRANSFER_QUEUE
+        if outcome == DEAD_LETTER or is_last:
             raise InvalidOperation("A message in a dead-letter queue cannot be dead-lettered.")
         if outcome == ABANDON and delay_ms > 0:
             raise InvalidOperation("A message in a dead-letter queue cannot be made to wait.")
@@ -372,7 +410,7 @@ class Queue(QueueTransitions):
     def dead_letter(
         self, subqueue: int, messages: list[Message], overlay: Overlay, target: int
     ) -> None:
-        """Move free messages of a part to a dead-letter queue behind it.  Counts stay."""
+        """Move messages of a part to a dead-letter queue behind it.  Counts stay."""
         for message in messages:
             self._move_to_dead_letter(subqueue, message, message.delivery_count, overlay, target)
 
@@ -400,6 +438,8 @@ class Queue(QueueTransitions):
     def apply(self, command: Command, now: Now) -> object:
         """Decide on any command; the reply's result."""
         if isinstance(command, Send):
+            if command.producer:
+                return self.send_carried(command, now)
             return self.send(command.messages, now)
         if isinstance(command, Settle):
             return self.settle(
@@ -429,11 +469,13 @@ class Queue(QueueTransitions):
 
     def _refuse_session(self, session_id: str | None) -> None:
         if session_id is not None:
-            raise InvalidOperation(f"'{self.name}' has no sessions here; leave out the session id.")
+            raise InvalidOperation(
+                f"'{self.shown_name}' has no sessions here; leave out the session id."
+            )
 
     def _quota_exceeded(self) -> QuotaExceeded:
         return QuotaExceeded(
-            f"The queue '{self.name}' has reached its maximum size of "
+            f"The queue '{self.shown_name}' has reached its maximum size of "
             f"{self.description.max_size_megabytes} MB; receive messages to make room."
         )
 

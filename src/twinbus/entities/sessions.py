@@ -146,6 +146,10 @@ class SessionQueue(Queue):
         """Another receiver goes on under the same lock."""
         return _lock_of(self._held_session(session_id, grant, now), now)
 
+    def check_held(self, session_id: str, grant: int, now: Now) -> None:
+        """Refuse whoever does not hold the session any more."""
+        self._held_session(session_id, grant, now)
+
     def release_session(self, session_id: str, grant: int, now: Now) -> None:
         """The holder closes: locks end, delivery counts stay.  Too late, it changes nothing."""
         session = self._sessions.sessions.get(session_id)
@@ -349,7 +353,7 @@ class SessionQueue(Queue):
         for new in messages:
             if new.session_id is None:
                 raise InvalidOperation(
-                    f"'{self.name}' requires sessions: every message must have a session id."
+                    f"'{self.shown_name}' requires sessions: every message must have a session id."
                 )
             check_session_id(new.session_id)
 
@@ -446,7 +450,7 @@ class SessionQueue(Queue):
 
     def _needs_session(self) -> InvalidOperation:
         return InvalidOperation(
-            f"'{self.name}' requires sessions: receive from it by accepting a session."
+            f"'{self.shown_name}' requires sessions: receive from it by accepting a session."
         )
 
     # -- time and any command -------------------------------------------------------------------

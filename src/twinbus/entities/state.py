@@ -11,6 +11,7 @@ is not here any more has been removed by a later fact, and is passed over.
 from typing import Final
 
 from twinbus.clock import Now
+from twinbus.entities.carried import CarriedNumbers
 from twinbus.entities.descriptions import (
     DESCRIPTIONS,
     DISABLED,
@@ -24,6 +25,7 @@ from twinbus.entities.facts import (
     MAIN,
     TRANSFER_DEAD_LETTER,
     Activated,
+    Carried,
     DeadLettered,
     EntityCreated,
     Fact,
@@ -35,6 +37,7 @@ from twinbus.entities.facts import (
     Unlocked,
 )
 from twinbus.entities.message import ACTIVE, GONE, NEVER_MS, SCHEDULED, Message, Overlay
+from twinbus.entities.partitions import first_number, shown_name, split_partition
 from twinbus.entities.subqueue import SubQueue
 from twinbus.errors import EntityDisabled
 
@@ -95,6 +98,7 @@ class QueueState:
         "_size_bytes_max",
         "_transfer_dead_letter",
         "accessed_utc_ms",
+        "carried",
         "description",
         "entity_id",
         "grants",
@@ -103,6 +107,7 @@ class QueueState:
         "last_sequence_number",
         "name",
         "needs_keys",
+        "partition",
         "published",
         "topic_id",
     )
@@ -112,11 +117,12 @@ class QueueState:
     ) -> None:
         self.entity_id = entity_id
         self.kind = description.KIND  # "queue", "subscription" or "topic"
-        self.name = name
+        self.name = name  # as the store knows it: with namespace and partition
+        self.partition = split_partition(name)[1]  # NO_PARTITION if it is whole
         self.topic_id = 0  # of a subscription: the topic it belongs to
         self.grants = grants
-        self.published = 0  # highest visible sequence number
-        self.last_sequence_number = 0  # highest assigned
+        self.published = first_number(self.partition)  # highest visible sequence number
+        self.last_sequence_number = self.published  # highest assigned
         self.accessed_utc_ms = description.created_utc_ms  # UTC; last send or receive, not durable
         self._main = SubQueue()
         self._dead_letter = SubQueue()
@@ -124,6 +130,7 @@ class QueueState:
         self._transfer_dead_letter: SubQueue | None = None
         self.description = description
         self.history: DuplicateHistory | None = None  # where duplicates are to be detected
+        self.carried: CarriedNumbers | None = None  # once something came from another store
         self._send_disabled = False
         self._receive_disabled = False
         self._size_bytes_max = 0
@@ -148,6 +155,11 @@ class QueueState:
             or description.KIND == "topic"  # a subscription may ask for what the topic does not
         )
 
+    @property
+    def shown_name(self) -> str:
+        """What its users call it; for everything that they get to see."""
+        return shown_name(self.name)
+
     def check_sendable(self) -> None:
         """Refuse when the status of the queue keeps senders out."""
         if self._send_disabled:
@@ -164,7 +176,7 @@ class QueueState:
 
     def _disabled(self) -> EntityDisabled:
         return EntityDisabled(
-            f"Messaging entity '{self.name}' is currently disabled: "
+            f"Messaging entity '{self.shown_name}' is currently disabled: "
             f"its status is {self.description.status}."
         )
 
@@ -275,6 +287,8 @@ class QueueState:
         elif isinstance(fact, IdsSeen):
             if self.history is not None:
                 self.history.restore(fact.digests, fact.seen_ms)
+        elif isinstance(fact, Carried):
+            self._carried_numbers().remember(fact.producer, fact.numbers)
         elif isinstance(fact, EntityCreated):
             self.update(DESCRIPTIONS[fact.kind].from_json(fact.description))
 
@@ -373,6 +387,11 @@ class QueueState:
         if expires_ms != NEVER_MS:
             main.table.watch_expiry(message)
         self.last_sequence_number = max(self.last_sequence_number, new_number)
+
+    def _carried_numbers(self) -> CarriedNumbers:
+        if self.carried is None:
+            self.carried = CarriedNumbers()
+        return self.carried
 
     def _part(self, subqueue: int) -> SubQueue:
         if subqueue == MAIN:

@@ -318,8 +318,9 @@ class Topic(Queue):
             subscription = self.subscriptions[entity_id]
             if subscription.size_bytes() + size > self._size_bytes_max:
                 raise QuotaExceeded(
-                    f"The subscription '{subscription.name}' has reached the maximum size of its "
-                    f"topic, {self.description.max_size_megabytes} MB; receive messages from it."
+                    f"The subscription '{subscription.shown_name}' has reached the maximum size "
+                    f"of its topic, {self.description.max_size_megabytes} MB; receive messages "
+                    "from it."
                 )
 
 

@@ -88,7 +88,8 @@ class QueueTransitions(QueueState):
             count += 1
         if subqueue == MAIN and outcome == ABANDON:
             count_max = self.description.max_delivery_count
-            if count >= count_max:
+            # What is to be forwarded only ever gets to a relay, and that gives up when it must.
+            if count >= count_max and self.description.forward_to is None:
                 text = f"Message could not be consumed after {count_max} delivery attempts."
                 merged = merge_overlays(overlay, Overlay(REASON_DELIVERY_COUNT, text))
                 assert merged is not None
@@ -102,6 +103,14 @@ class QueueTransitions(QueueState):
         message.delivery_count = count
         message.overlay = merge_overlays(message.overlay, overlay)
         self._unlock(part, subqueue, message, state, now)
+
+    def release_locks(self, subqueue: int, now: Now) -> None:
+        """End all locks of a part, as if nobody had looked: a relay begins anew, in order."""
+        part = self._part(subqueue)
+        for number in sorted(part.locks.take_due(NEVER_MS - 1, NEVER_MS)):
+            found = part.table.get(number)
+            if found is not None and found.grant != 0:
+                self._give_back(subqueue, found, RELEASE, None, now)
 
     def _unlock(
         self, part: SubQueue, subqueue: int, message: Message, state: int, now: Now

@@ -10,6 +10,7 @@ from twinbus.entities.duplicates import DIGEST_SIZE, ENTRY_SIZE
 from twinbus.entities.facts import (
     DEAD_LETTER,
     Activated,
+    Carried,
     DeadLettered,
     EntityCreated,
     EntityDeleted,
@@ -29,6 +30,7 @@ from twinbus.errors import LogDamaged
 from twinbus.storage.records import (
     ACTIVATED,
     ACTIVATION,
+    CARRIED,
     COUNTERS,
     DEAD_LETTERED,
     DEATH,
@@ -121,6 +123,11 @@ class Decoder:
             return IdsKept(entity_id, self._bytes(count * ENTRY_SIZE))
         if kind == FANNED_OUT:
             return self._fanned_out(entity_id, count)
+        if kind == CARRIED:
+            length: int = ID.unpack_from(data, self._at)[0]
+            self._at += ID.size
+            producer = self._bytes(length).decode()
+            return Carried(entity_id, producer, self._numbers(count))
         if count != 1:
             raise self._damaged(start, f"record of kind {kind} occurs {count} times at once")
         return self._rare(kind, subqueue, entity_id, start)

@@ -7,7 +7,7 @@ Every record begins with the same twelve bytes:
                | kind:B | version:B | subqueue:B | reserved:B | entity_id:I | count:I |
 
 `kind` says what follows, `version` which layout of that kind (all are 1 today), `count` how often
-the repeated part occurs.  A kind's number is never used again for something else.  Kinds 1 to 12
+the repeated part occurs.  A kind's number is never used again for something else.  Kinds 1 to 13
 are facts; 32 and up occur only in snapshots, but for 33.
 
     STORED (1)           count × ( MESSAGE, session id, overlay, body )
@@ -22,6 +22,7 @@ are facts; 32 and up occur only in snapshots, but for 33.
     IDS_SEEN (10)        seen_ms:q, count × digest:16s
     FANNED_OUT (11)      FAN, body, count × ( subscription_id:I, MESSAGE, session id, overlay )
     RESCHEDULED (12)     DELAY, overlay                      count = 1
+    CARRIED (13)         producer_length:I, producer, count × number:Q
     PLACED (32)          count × ( MESSAGE, position:Q, session id, overlay )
     LAST_NUMBER (33)     sequence_number:Q                   count = 1
     COUNTERS (34)        next_grant:Q, next_entity_id:Q      count = 1
@@ -54,6 +55,7 @@ from typing import Final
 from twinbus.entities.duplicates import DIGEST_SIZE, ENTRY_SIZE
 from twinbus.entities.facts import (
     Activated,
+    Carried,
     DeadLettered,
     EntityCreated,
     EntityDeleted,
@@ -85,6 +87,7 @@ SESSION_STATE: Final = 9
 IDS_SEEN: Final = 10
 FANNED_OUT: Final = 11
 RESCHEDULED: Final = 12
+CARRIED: Final = 13
 PLACED: Final = 32
 LAST_NUMBER: Final = 33
 COUNTERS: Final = 34
@@ -140,13 +143,15 @@ class IdsKept(Fact):
 
 
 def kept_bytes(fact: Fact) -> int:
-    """What a fact adds to the next snapshot beside messages: a session's state, or ids."""
+    """What a fact may add to the next snapshot beside messages: a session's state, ids, numbers."""
     if isinstance(fact, IdsSeen):
         return len(fact.digests) // DIGEST_SIZE * ENTRY_SIZE
     if isinstance(fact, IdsKept):
         return len(fact.entries)
     if isinstance(fact, SessionStateSet):
         return RECORD_SIZE + STATE.size + len(fact.session_id) + len(fact.state or b"")
+    if isinstance(fact, Carried):
+        return RECORD_SIZE + ID.size + 4 * len(fact.producer) + NUMBER_SIZE * len(fact.numbers)
     return 0
 
 
@@ -394,6 +399,11 @@ def _encode_rare(fact: Fact) -> bytes:
         count = len(fact.digests) // DIGEST_SIZE
         head = RECORD.pack(IDS_SEEN, VERSION, 0, 0, fact.entity_id, count)
         return head + TIME.pack(fact.seen_ms) + fact.digests
+    if isinstance(fact, Carried):
+        count = len(fact.numbers)
+        producer = fact.producer.encode()
+        head = RECORD.pack(CARRIED, VERSION, 0, 0, fact.entity_id, count)
+        return head + ID.pack(len(producer)) + producer + struct.pack(f"<{count}Q", *fact.numbers)
     return _encode_store_fact(fact)
 
 

@@ -2,9 +2,10 @@
 
 A snapshot is a file of frames like a segment of the log (`log.py`), named `NNNNNNNNNN.snapshot`:
 entity by entity its description, its last sequence number, where its messages stand, the ids it
-remembers against duplicates and the states of its sessions; then the store's counters and a SEAL.
-Entities come in the order of their numbers, rules among them, so that whoever belongs to another
-comes after it.  Its header says where in the log replaying begins.
+remembers against duplicates, the states of its sessions and the numbers that have been carried into
+it from other stores; then the store's counters and a SEAL.  Entities come in the order of their
+numbers, rules among them, so that whoever belongs to another comes after it.  Its header says where
+in the log replaying begins.
 
 It is taken while the broker works, in slices: one is captured on the loop thread, then written by
 the maintenance thread.  So it is fuzzy: a slice may be newer than the one before it.  That is
@@ -28,6 +29,7 @@ from typing import Final
 from twinbus.entities.facts import (
     MAIN,
     TRANSFER_DEAD_LETTER,
+    Carried,
     EntityCreated,
     LastNumber,
     SessionStateSet,
@@ -52,6 +54,7 @@ ENTITY_COST: Final = 8  # an entity's own records count like so many messages
 _ITSELF: Final = -1
 _IDS: Final = 3
 _STATES: Final = 4
+_CARRIED: Final = 5
 
 
 def snapshot_name(number: int) -> str:
@@ -104,6 +107,7 @@ class Capture:
         self._first = 0
         self._last = -1
         self._states: list[tuple[str, bytes, int]] = []  # of the entity whose turn it is
+        self._carried: list[tuple[str, list[int]]] = []  # likewise
         self._before = place.position()
         self.place = place
         self.census = Census()
@@ -141,6 +145,7 @@ class Capture:
             else:
                 size += self._keep_ids(queue, parts)
                 size += self._keep_states(queue, size, parts)
+                size += self._keep_carried(queue, size, parts)
                 budget -= ENTITY_COST
         return parts
 
@@ -187,6 +192,23 @@ class Capture:
             session_id, state, updated_ms = self._states[self._number]
             fact = SessionStateSet(queue.entity_id, session_id, state, updated_ms)
             written += encode(fact, parts, 0)
+            self._number += 1
+        if self._number >= count:
+            self._next_part()
+            if queue.carried is not None:
+                self._carried = queue.carried.all()
+        self.census.kept_bytes += written
+        return written
+
+    def _keep_carried(self, queue: Queue, size: int, parts: list[bytes]) -> int:
+        """Numbers that were carried into the entity, producer by producer, as of one moment."""
+        if self._part != _CARRIED:
+            return 0
+        written = 0
+        count = len(self._carried)
+        while self._number < count and size + written < SLICE_BYTES_MAX:
+            producer, numbers = self._carried[self._number]
+            written += encode(Carried(queue.entity_id, producer, numbers), parts, 0)
             self._number += 1
         if self._number >= count:
             self._next_entity()
@@ -243,6 +265,7 @@ class Capture:
         self._number = 0
         self._last = -1
         self._states = []
+        self._carried = []
 
 
 class SnapshotFile:

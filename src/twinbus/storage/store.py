@@ -31,6 +31,7 @@ from twinbus.entities.facts import (
     gather,
 )
 from twinbus.entities.message import Message
+from twinbus.entities.partitions import shown_name
 from twinbus.entities.queue import Queue
 from twinbus.entities.rules import Rule, RuleDescription
 from twinbus.errors import EntityAlreadyExists, LogPoisoned, StorageError
@@ -126,7 +127,7 @@ class Store:
         """
         self._log.check_poison()
         if name.lower() in self.names:
-            raise EntityAlreadyExists(f"The entity '{name}' already exists.")
+            raise EntityAlreadyExists(f"The entity '{shown_name(name)}' already exists.")
         entity_id = self._known.next_id
         queue = self._known.put(kind, entity_id, name, description)
         self.facts.append(EntityCreated(entity_id, kind, name, description.to_json()))

@@ -62,6 +62,7 @@ class EntityReport:
     rules: int = 0
     ids: int = 0  # that duplicate detection remembers
     session_states: int = 0
+    producers: int = 0  # in other stores, of which it remembers what they have carried over
 
     def __str__(self) -> str:
         text = (
@@ -73,6 +74,7 @@ class EntityReport:
             ("rules", self.rules),
             ("remembered ids", self.ids),
             ("session states", self.session_states),
+            ("producers", self.producers),
         ):
             if count:
                 text += f"  {what} {count}"
@@ -190,6 +192,7 @@ def _entities(found: Recovered) -> list[EntityReport]:
                 rules[queue.entity_id],
                 0 if queue.history is None else queue.history.count,
                 len(queue.session_states()) if isinstance(queue, SessionQueue) else 0,
+                0 if queue.carried is None else len(queue.carried.all()),
             )
         )
     return sorted(reports, key=_name_of)

@@ -9,11 +9,10 @@ from twinbus.entities.descriptions import (
     QueueDescription,
     format_duration,
     parse_duration,
-    refuse_unsupported,
     validate_name,
 )
 from twinbus.entities.message import NEVER_MS
-from twinbus.errors import ArgumentInvalid, ArgumentOutOfRange, NotSupported, ServiceError
+from twinbus.errors import ArgumentInvalid, ArgumentOutOfRange, ServiceError
 
 
 def made(name: str, value: object) -> QueueDescription:
@@ -90,13 +89,30 @@ def test_json_is_stable_and_tolerates_a_newer_version() -> None:
     assert QueueDescription.from_json("{}") == QueueDescription()
 
 
-def test_what_is_not_built_is_refused_and_not_ignored() -> None:
-    refuse_unsupported(QueueDescription())
+@pytest.mark.feature("entity.partitions")
+def test_partitions_are_decided_on_at_creation() -> None:  # E-1
+    plain = QueueDescription()
     partitioned = made("enable_partitioning", True)
-    with pytest.raises(NotSupported, match="enable_partitioning"):
-        refuse_unsupported(partitioned)
-    with pytest.raises(ServiceError, match="enable_partitioning"):
-        QueueDescription().check_update(partitioned)
+    partitioned.check_update(replace(partitioned, max_size_megabytes=5_120))
+    for before, after in ((plain, partitioned), (partitioned, plain)):
+        with pytest.raises(ArgumentInvalid) as caught:
+            before.check_update(after)
+        assert str(caught.value) == (
+            f"enable_partitioning is {before.enable_partitioning} "
+            f"and cannot be changed to {after.enable_partitioning}."
+        )
+
+
+@pytest.mark.feature("entity.partitions")
+def test_the_size_of_a_partition() -> None:  # E-2
+    partitioned = made("enable_partitioning", True)
+    assert partitioned.max_size_megabytes == 1_024
+    for size in (1, 5_120):
+        assert replace(partitioned, max_size_megabytes=size).max_size_megabytes == size
+    with pytest.raises(
+        ArgumentOutOfRange, match="max_size_megabytes is 5121; allowed is 1 to 5120"
+    ):
+        replace(partitioned, max_size_megabytes=5_121)
 
 
 def test_update_may_change_what_is_not_fixed() -> None:

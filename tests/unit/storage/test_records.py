@@ -15,6 +15,7 @@ import twinbus.storage.records as records_module
 from twinbus.entities.facts import (
     DEAD_LETTER,
     Activated,
+    Carried,
     DeadLettered,
     EntityCreated,
     EntityDeleted,
@@ -104,6 +105,7 @@ facts = st.one_of(
     st.builds(IdsSeen, ids, times, digests),
     st.builds(IdsKept, ids, entries),
     st.builds(Rescheduled, ids, numbers, counts, times, st.none() | overlays),
+    st.builds(Carried, ids, short_text, some_numbers),
     fanned_out(),
 )
 
@@ -215,7 +217,7 @@ def test_a_count_is_not_believed_without_its_bytes(count: int) -> None:
 
 
 def test_unknown_kinds_and_versions_are_refused() -> None:
-    for kind in (0, 13, 31, 36, 255):
+    for kind in (0, 14, 31, 36, 255):
         with pytest.raises(LogDamaged, match="kind"):
             decoded(records_module.RECORD.pack(kind, 1, 0, 0, 1, 1))
     with pytest.raises(LogDamaged, match="head"):

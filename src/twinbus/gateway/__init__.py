@@ -1,0 +1,1 @@
+"""The gateway: namespaces, who may use them, and the way of a command to its partition."""

@@ -1,0 +1,163 @@
+"""A disk that is slow, fails or is full on purpose: wraps any `Disk`, and its files.
+
+The plan says what is to go wrong.  It is changed by a loop and asked by the threads that write, so
+it is one value that is replaced as a whole; while it is empty every operation costs one look at it.
+Nothing here touches a file: what is not made to fail is passed on.
+
+- slow: every write and sync waits first.  Changing the plan wakes whoever waits.
+- fail: every write and sync fails with EIO, and nothing of it reaches the disk.
+- full: there is no new room.  Writing into what was reserved goes on, as `disk.py` promises.
+"""
+
+import errno
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from twinbus.storage.disk import Disk, File
+
+
+class _Settings(NamedTuple):
+    slow_ms: int
+    slow_probability: float
+    fail_probability: float
+    full_probability: float
+    changed: threading.Event  # set when these do not count any more
+
+
+class DiskFaults:
+    """What the disk of one store is to suffer."""
+
+    def __init__(self, chance: Callable[[], float]) -> None:
+        self._chance = chance  # between 0 and 1, 1 excluded
+        self._mutex = threading.Lock()
+        self._settings: _Settings | None = None
+        self.active = False
+        self.slowed = 0  # how often, since the beginning
+        self.failed = 0
+        self.refused = 0
+
+    def set(
+        self,
+        slow_ms: int,
+        slow_probability: float,
+        fail_probability: float,
+        full_probability: float,
+    ) -> None:
+        """From now on this, and nothing of what was before; all zeros: nothing."""
+        former = self._settings
+        is_empty = not (slow_ms or fail_probability or full_probability)
+        self._settings = (
+            None
+            if is_empty
+            else _Settings(
+                slow_ms, slow_probability, fail_probability, full_probability, threading.Event()
+            )
+        )
+        self.active = not is_empty
+        if former is not None:
+            former.changed.set()
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """How many operations were slowed, failed, and refused for want of room."""
+        with self._mutex:
+            return self.slowed, self.failed, self.refused
+
+    def before_writing(self) -> None:
+        """A write or sync is about to happen."""
+        settings = self._settings
+        if settings is None:
+            return
+        if settings.slow_ms and self._chance() < settings.slow_probability:
+            with self._mutex:
+                self.slowed += 1
+            settings.changed.wait(settings.slow_ms / 1_000)
+        if self._chance() < settings.fail_probability:
+            with self._mutex:
+                self.failed += 1
+            raise OSError(errno.EIO, "a fail-store fault is in force")
+
+    def before_taking_room(self) -> None:
+        """Room is about to be taken; making it is writing."""
+        settings = self._settings
+        if settings is None:
+            return
+        if self._chance() < settings.full_probability:
+            with self._mutex:
+                self.refused += 1
+            raise OSError(errno.ENOSPC, "a full-store fault is in force")
+        self.before_writing()
+
+    def has_no_room(self) -> bool:
+        settings = self._settings
+        return settings is not None and self._chance() < settings.full_probability
+
+
+class FaultyFile:
+    """A file of a faulty disk."""
+
+    __slots__ = ("_faults", "_file", "close", "read")
+
+    def __init__(self, file: File, faults: DiskFaults) -> None:
+        self._file = file
+        self._faults = faults
+        # No fault is about these, so there is nothing to go through.
+        self.read = file.read
+        self.close = file.close
+
+    def write(self, buffers: list[bytes], offset: int) -> None:
+        if self._faults.active:
+            self._faults.before_writing()
+        self._file.write(buffers, offset)
+
+    def sync(self) -> None:
+        if self._faults.active:
+            self._faults.before_writing()
+        self._file.sync()
+
+    def reserve(self, size: int) -> None:
+        if self._faults.active:
+            self._faults.before_taking_room()
+        self._file.reserve(size)
+
+    def truncate(self, size: int) -> None:
+        if self._faults.active:
+            self._faults.before_writing()
+        self._file.truncate(size)
+
+
+class FaultyDisk:
+    """A disk with faults."""
+
+    def __init__(self, disk: Disk, faults: DiskFaults) -> None:
+        self._disk = disk
+        self.faults = faults
+        # No fault is about these, so there is nothing to go through.
+        self.lock = disk.lock
+        self.names = disk.names
+        self.size = disk.size
+        self.remove = disk.remove
+        self.close = disk.close
+
+    def open(self, name: str) -> FaultyFile:
+        return FaultyFile(self._disk.open(name), self.faults)
+
+    def create(self, name: str) -> FaultyFile:
+        self.faults.before_writing()
+        return FaultyFile(self._disk.create(name), self.faults)
+
+    def preallocate(self, name: str, size: int) -> None:
+        self.faults.before_taking_room()
+        self._disk.preallocate(name, size)
+
+    def rename(self, old: str, new: str) -> None:
+        self.faults.before_writing()
+        self._disk.rename(old, new)
+
+    def sync_directory(self) -> None:
+        self.faults.before_writing()
+        self._disk.sync_directory()
+
+    def free_bytes(self) -> int:
+        return 0 if self.faults.has_no_room() else self._disk.free_bytes()
