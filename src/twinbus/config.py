@@ -2,7 +2,8 @@
 
 Built by the command line and by tests, read by the server, changed by nobody.  The identity of a
 data directory (its namespaces, their names and authorization rules) lives in `DIR/server.json`,
-readable by its owner only, so that a connection string stays valid over restarts.
+readable by its owner only, so that a connection string stays valid over restarts.  Which stores
+belong to it stands in `DIR/stores.json`, where they are several or elsewhere.
 """
 
 import json
@@ -22,12 +23,18 @@ from twinbus.entities.descriptions import (
 from twinbus.entities.rules import RuleDescription
 from twinbus.errors import ConfigError
 from twinbus.limits import (
+    BROKER_SILENT_MS_MAX,
+    BROKER_WELL_MS,
+    BROKERS_MAX,
     CBS_DURATION_S_MAX,
     HANDSHAKE_DURATION_S_MAX,
     PROFILE_DEFAULT,
     SHARED_ACCESS_CHARS_MAX,
     SHARED_ACCESS_RULES_MAX,
+    STORES_MAX,
+    THRESHOLDS_DEFAULT,
     Limits,
+    Thresholds,
 )
 
 HOST_DEFAULT: Final = "127.0.0.1"  # a development server is nobody else's business
@@ -175,14 +182,33 @@ class ServerConfig:
     tls: TlsConfig = TlsConfig()
     jwt: JwtConfig | None = None
     limits: Limits = PROFILE_DEFAULT
+    thresholds: Thresholds = THRESHOLDS_DEFAULT  # past which requests are throttled
+    open_metrics: bool = False  # anybody may read /metrics and the details of /health
+    brokers: int = 1  # processes that run stores
+    stores: tuple[Path, ...] = ()  # in their order (load_stores); empty: one for each broker
+    broker_timeout_s: float = BROKER_SILENT_MS_MAX / 1_000  # without a word: it is taken for hung
+    broker_well_s: float = BROKER_WELL_MS / 1_000  # until one that came back gets its stores
 
     def __post_init__(self) -> None:
         check_names([namespace.name for namespace in self.namespaces])
+        _check_brokers(self.brokers)
+        _check_stores(self.data_dir, self.store_paths)
+        if self.broker_timeout_s <= 0 or self.broker_well_s < 0:
+            raise ConfigError("a broker has to have some time to show that it lives")
         for port in (self.port, *self.extra_ports):
             if not 0 <= port <= PORT_MAX:
                 raise ConfigError(f"port {port} is not between 0 and {PORT_MAX}; choose another")
         if self.handshake_s <= 0 or self.cbs_s <= 0:
             raise ConfigError("deadlines are longer than 0 seconds; give them some time")
+
+    @property
+    def store_paths(self) -> tuple[Path, ...]:
+        return self.stores or _own_stores(self.data_dir, self.brokers)
+
+    @property
+    def is_in_process(self) -> bool:
+        """One broker and one store need no process of their own."""
+        return self.brokers == 1 and len(self.store_paths) == 1
 
     def connection_strings(self, port: int) -> dict[str, str]:
         """What a client needs, all of it, for each namespace; `port` is the real one."""
@@ -215,6 +241,99 @@ def check_names(names: Sequence[str]) -> None:
         raise ConfigError(f"{len(names)} namespaces; a server has 1 to {NAMESPACES_MAX}")
     if len({name.lower() for name in names}) < len(names):
         raise ConfigError("two namespaces have the same name; rename one")
+
+
+# --- stores ---------------------------------------------------------------------------------------
+
+
+def load_stores(data_dir: Path, given: Sequence[Path], brokers: int) -> tuple[Path, ...]:
+    """The stores of this data directory, in their order, with what was asked for put in place.
+
+    A store is known by its place in this order: entities are found by it.  So those that are there
+    stay where they are, and new ones are added behind.  Without any given, every broker gets one.
+    Writes nothing, as `load_identities`.
+    """
+    _check_brokers(brokers)
+    recorded = known_stores(data_dir)
+    for store in recorded:
+        if not store.is_dir():
+            # A store that is made anew in its place would be taken for one that lost everything.
+            raise ConfigError(
+                f"store {store} belongs to {data_dir} and is not there; mount it, or make an empty "
+                "directory in its place to go on without what it held"
+            )
+    if not given:
+        own = _own_stores(data_dir, brokers)
+        return recorded + tuple(store for store in own[len(recorded) :] if store not in recorded)
+    stores = tuple(store.resolve() for store in given)
+    if stores[: len(recorded)] != tuple(store.resolve() for store in recorded):
+        listed = " ".join(f"--store {store}" for store in recorded)
+        raise ConfigError(
+            f"{data_dir} already has stores, in this order; begin with {listed} and add new ones "
+            "behind them, or leave --store out"
+        )
+    for store in stores[len(recorded) :]:
+        # Where a disk should be mounted and is not, nothing may be made.
+        if not store.parent.is_dir() or (store.exists() and not store.is_dir()):
+            raise ConfigError(
+                f"--store {store} cannot be made; give a directory, in one that is there"
+            )
+    return stores
+
+
+def known_stores(data_dir: Path) -> tuple[Path, ...]:
+    """The stores that a data directory has already."""
+    path = data_dir / "stores.json"
+    if not path.exists():
+        first = data_dir / "store-0"
+        return (first,) if first.is_dir() else ()
+    try:
+        names = json.loads(path.read_text(encoding="utf-8"))["stores"]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise TypeError("`stores` is no list of paths")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{path}: cannot be used ({type(error).__name__}: {error}); mend it: it lists the "
+            "stores of this directory in the order in which they were given"
+        ) from error
+    return tuple(data_dir / name for name in names)  # an absolute path stays what it is
+
+
+def record_stores(data_dir: Path, stores: Sequence[Path]) -> None:
+    """Keep the order of the stores for the next start."""
+    base = data_dir.resolve()
+    places = [store.resolve() for store in stores]
+    if places in ([base / "store-0"], [store.resolve() for store in known_stores(data_dir)]):
+        return
+    # What is inside is written without the way there, so that the whole directory may be moved.
+    names = [
+        str(place.relative_to(base) if place.is_relative_to(base) else place) for place in places
+    ]
+    write_private(data_dir / "stores.json", json.dumps({"stores": names}, indent=2) + "\n")
+
+
+def _own_stores(data_dir: Path, count: int) -> tuple[Path, ...]:
+    return tuple(data_dir / f"store-{number}" for number in range(count))
+
+
+def _check_brokers(brokers: int) -> None:
+    if not 1 <= brokers <= BROKERS_MAX:
+        raise ConfigError(f"{brokers} brokers; take 1 to {BROKERS_MAX}")
+
+
+def _check_stores(data_dir: Path, stores: Sequence[Path]) -> None:
+    if len(stores) > STORES_MAX:
+        raise ConfigError(f"{len(stores)} stores; take 1 to {STORES_MAX}")
+    places = [store.resolve() for store in stores]
+    for number, place in enumerate(places):
+        if place == data_dir.resolve():
+            raise ConfigError(f"--store {stores[number]} is the data directory; take one inside it")
+        for other in places[:number]:
+            if place == other or place.is_relative_to(other) or other.is_relative_to(place):
+                raise ConfigError(
+                    f"--store {stores[number]} is, holds or is inside another store; "
+                    "each needs a directory of its own"
+                )
 
 
 # --- identity -------------------------------------------------------------------------------------

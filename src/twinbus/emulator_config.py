@@ -29,7 +29,6 @@ from twinbus.entities.descriptions import (
     SubscriptionDescription,
     TopicDescription,
     parse_duration,
-    refuse_unsupported,
     validate_name,
     validate_subscription_name,
 )
@@ -50,6 +49,7 @@ PROPERTIES: Final = {
     "DeadLetteringOnMessageExpiration": "dead_lettering_on_message_expiration",
     "DefaultMessageTimeToLive": "default_time_to_live_ms",
     "DuplicateDetectionHistoryTimeWindow": "duplicate_detection_window_ms",
+    "EnablePartitioning": "enable_partitioning",
     "ForwardDeadLetteredMessagesTo": "forward_dead_lettered_messages_to",
     "ForwardTo": "forward_to",
     "LockDuration": "lock_duration_ms",
@@ -242,8 +242,7 @@ class _Reader:
             value = self._plain(key, node)
         if field.startswith("forward") and value == "":
             value = None  # how the emulator's own file says "nowhere"
-        description = self._checked(node, f"{key}: ", kind.from_mapping, {field: value})
-        self._checked(node, f"{key}: ", refuse_unsupported, description)
+        self._checked(node, f"{key}: ", kind.from_mapping, {field: value})
         return value
 
     def _plain(self, key: str, node: Node) -> object:

@@ -17,6 +17,7 @@ from twinbus import errors, limits
 from twinbus.cli.arguments import CONNECTION_STRING, duration
 from twinbus.cli.main import main, parser
 from twinbus.client.connection_string import ConnectionString
+from twinbus.config import record_stores
 from twinbus.testing.server import ServerFailed, ServerProcess
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -253,6 +254,19 @@ def test_queue_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert [queue["name"] for queue in json.loads(capsys.readouterr().out)] == ["plain"]
 
 
+@pytest.mark.feature("entity.partitions")
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+def test_partitioned_entities(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """E-1: partitions are asked for when an entity is created."""
+    settings = ["--enable-partitioning", "--max-size-in-megabytes", "2048", "--json"]
+    assert main([kind, "create", "parts", *settings]) == 0
+    shown = json.loads(capsys.readouterr().out)["properties"]
+    assert shown["EnablePartitioning"] == "true"
+    assert shown["MaxSizeInMegabytes"] == "32768", "of all sixteen partitions"
+    assert shown["EntityAvailabilityStatus"] == "Available"
+
+
 @pytest.mark.usefixtures("environment")
 def test_topic_commands(capsys: pytest.CaptureFixture[str]) -> None:
     """M-9: topics, subscriptions and rules by the command line."""
@@ -388,6 +402,46 @@ def test_damage_is_named_and_left_alone(tmp_path: Path) -> None:
     assert f"{log.name}: damaged at byte 0" in complaint
     assert "twinbus verify" in complaint
     assert log.read_bytes() == content
+
+
+def test_verify_looks_at_every_store(tmp_path: Path) -> None:
+    stores = (tmp_path / "store-0", tmp_path / "store-1")
+    for store in stores:
+        store.mkdir()
+    record_stores(tmp_path, stores)
+    shown = run("verify", "--data", str(tmp_path))
+    assert shown.returncode == 0, shown.stderr
+    assert [line for line in shown.stdout.splitlines() if line.startswith(str(tmp_path))] == [
+        f"{store}:" for store in stores
+    ]
+    stores[1].rename(tmp_path / "elsewhere")
+    missing = run("verify", "--data", str(tmp_path))
+    assert missing.returncode == 1
+    assert f"store {stores[1]} is not there" in one_line(missing.stderr)
+
+
+@pytest.mark.parametrize(
+    "words, reason",
+    [
+        (["--brokers", "0"], "0 brokers; take 1 to 16"),
+        (["--brokers", "17"], "17 brokers; take 1 to 16"),
+        (["--store", "a", "--store", "b", "--store", "./a"], "each needs a directory of its own"),
+        (["--store", "a", "--store", "a/b"], "cannot be made"),
+        (["--store", "missing/a"], "cannot be made; give a directory, in one that is there"),
+        (["--store", "data"], "is the data directory"),
+    ],
+)
+def test_brokers_and_stores_that_cannot_be(
+    words: list[str],
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["serve", "--data", "data", *words]) == 1
+    assert reason in one_line(capsys.readouterr().err)
+    assert list((tmp_path / "data").iterdir()) == []
 
 
 def test_demo() -> None:

@@ -18,12 +18,15 @@ from twinbus.config import (
     RuleConfig,
     ServerConfig,
     TlsConfig,
+    known_stores,
     load_identities,
+    load_stores,
+    record_stores,
     store_identity,
     write_private,
 )
 from twinbus.errors import ConfigError
-from twinbus.limits import SHARED_ACCESS_RULES_MAX
+from twinbus.limits import BROKERS_MAX, SHARED_ACCESS_RULES_MAX, STORES_MAX
 
 NOW_MS = 1_800_000_000_000
 RULE = RuleConfig("RootManageSharedAccessKey", "first key", "second key")
@@ -52,6 +55,15 @@ def config(**changes: object) -> ServerConfig:
         {"namespaces": tuple(namespace(f"n{n}") for n in range(NAMESPACES_MAX + 1))},
         {"handshake_s": 0.0},
         {"cbs_s": -1.0},
+        {"brokers": 0},
+        {"brokers": BROKERS_MAX + 1},
+        {"stores": tuple(Path(f"s{n}") for n in range(STORES_MAX + 1))},
+        {"stores": (Path("a"), Path("b"), Path("b/../a"))},
+        {"stores": (Path("a"), Path("a/b"))},
+        {"stores": (Path("a/b"), Path("a"))},
+        {"stores": (Path("data"),)},
+        {"broker_timeout_s": 0.0},
+        {"broker_well_s": -1.0},
     ],
 )
 def test_what_makes_no_sense_is_refused(changes: dict[str, object]) -> None:
@@ -280,3 +292,88 @@ def test_private_file_is_replaced_whole(tmp_path: Path) -> None:
     assert path.read_text() == "secret"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+# --- stores -----------------------------------------------------------------------------------
+
+
+def begin(data_dir: Path, given: Sequence[Path] = (), brokers: int = 1) -> tuple[Path, ...]:
+    """What a server does with its stores when it starts: find, make and record them."""
+    stores = load_stores(data_dir, given, brokers)
+    for store in stores:
+        store.mkdir(exist_ok=True)
+    record_stores(data_dir, stores)
+    return stores
+
+
+def test_one_broker_has_one_store_in_the_data_directory(tmp_path: Path) -> None:
+    assert begin(tmp_path) == (tmp_path / "store-0",)
+    assert not (tmp_path / "stores.json").exists()
+    assert config(data_dir=tmp_path).is_in_process
+    assert begin(tmp_path) == (tmp_path / "store-0",)
+
+
+def test_every_broker_gets_a_store(tmp_path: Path) -> None:
+    stores = (tmp_path / "store-0", tmp_path / "store-1", tmp_path / "store-2")
+    assert config(data_dir=tmp_path, brokers=3).store_paths == stores
+    assert not config(data_dir=tmp_path, brokers=3).is_in_process
+    assert begin(tmp_path, brokers=3) == stores
+    # Fewer brokers share them; a store does not go away by itself.
+    assert begin(tmp_path, brokers=1) == stores
+    assert begin(tmp_path, brokers=4) == (*stores, tmp_path / "store-3")
+
+
+def test_a_directory_from_before_keeps_its_store_as_the_first(tmp_path: Path) -> None:
+    (tmp_path / "store-0").mkdir()
+    assert known_stores(tmp_path) == (tmp_path / "store-0",)
+    with pytest.raises(ConfigError, match=r"begin with --store \S+store-0 and add"):
+        load_stores(tmp_path, [tmp_path / "elsewhere"], 1)
+    stores = begin(tmp_path, [tmp_path / "store-0", tmp_path / "elsewhere"])
+    assert stores == (tmp_path / "store-0", tmp_path / "elsewhere")
+
+
+def test_the_order_of_stores_is_remembered(tmp_path: Path) -> None:
+    data_dir, disks = tmp_path / "data", tmp_path / "disks"
+    data_dir.mkdir()
+    disks.mkdir()
+    first, second, third = disks / "a", disks / "b", data_dir / "c"
+    begin(data_dir, [first, second])
+    assert begin(data_dir) == (first, second)
+    assert begin(data_dir, [first, second, third]) == (first, second, third)
+    # What is inside the directory moves with it.
+    document = json.loads((data_dir / "stores.json").read_text())
+    assert document == {"stores": [str(first), str(second), "c"]}
+    for wrong in ([second, first, third], [first, second], [first], [first, third, second]):
+        with pytest.raises(ConfigError, match=r"begin with --store .*a --store .*b --store .*c"):
+            load_stores(data_dir, wrong, 1)
+    assert json.loads((data_dir / "stores.json").read_text()) == document
+
+
+def test_the_same_store_by_another_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    begin(tmp_path, [tmp_path / "disk" / "a"])
+    monkeypatch.chdir(tmp_path)
+    assert load_stores(tmp_path, [Path("link/a")], 1) == (tmp_path / "disk" / "a",)
+
+
+def test_a_store_that_is_missing_is_not_made_anew(tmp_path: Path) -> None:
+    """An empty store in the place of a disk that is not mounted would look like lost messages."""
+    begin(tmp_path, brokers=2)
+    (tmp_path / "store-1").rmdir()
+    with pytest.raises(ConfigError, match=r"store-1 belongs to .* and is not there; mount it"):
+        load_stores(tmp_path, (), 2)
+
+
+def test_a_store_is_made_in_a_directory_that_is_there(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for wrong in (tmp_path / "no" / "store", tmp_path / "file", tmp_path / "file" / "store"):
+        with pytest.raises(ConfigError, match="cannot be made"):
+            load_stores(tmp_path, [wrong], 1)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"stores": "a"}', '{"stores": [1]}'])
+def test_a_list_of_stores_that_cannot_be_read_is_no_empty_one(tmp_path: Path, text: str) -> None:
+    (tmp_path / "stores.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"stores\.json: cannot be used"):
+        load_stores(tmp_path, (), 1)

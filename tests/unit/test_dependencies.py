@@ -21,11 +21,20 @@ MAY_IMPORT = {
     "entities": ROOTS,
     "storage": ROOTS | {"entities"},
     "broker": ROOTS | {"storage", "entities"},
-    "server": ROOTS | {"broker", "amqp", "entities", "config", "certificates"},
+    "gateway": ROOTS | {"broker", "entities"},
+    "remote": ROOTS | {"broker", "storage", "entities"},
+    "server": ROOTS | {"broker", "gateway", "amqp", "entities", "config", "certificates"},
     "client": ROOTS | {"amqp", "entities"},
 }
 # One place puts the parts together, so it has to see all of them.
-COMPOSITION = {"server/app.py": {"storage"}}
+COMPOSITION = {
+    "remote/worker.py": {"server"},  # a main of its own: of server, message codec and collector
+    "server/app.py": {"remote"},
+    "server/local_broker.py": {"storage"},
+    "server/bus.py": {"storage"},
+    "server/broker_run.py": {"remote"},
+    "server/brokers.py": {"remote", "storage"},  # of storage, the locks of directories
+}
 
 # The pure rooms: time, disk, network and chance enter by argument.
 PURE = {"amqp", "entities"}
@@ -51,7 +60,13 @@ IMPURE_MODULES = {
 FILE_MODULES = {"os", "io", "mmap", "fcntl", "pathlib", "shutil", "tempfile"}
 MAY_USE_ASYNCIO = {"server", "client", "cli", "testing"}
 # The broker's shells: everything else in that room is told when something is due.
-ASYNCIO_SHELLS = {"broker/shell.py", "broker/namespace.py"}
+ASYNCIO_SHELLS = {
+    "broker/shell.py",
+    "gateway/asking.py",
+    "gateway/gate.py",
+    "remote/process.py",
+    "remote/worker.py",
+}
 
 
 def sources() -> list[Path]:

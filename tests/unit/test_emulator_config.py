@@ -103,6 +103,16 @@ WHOLE = """\
 """
 
 
+@pytest.mark.feature("entity.partitions")
+def test_partitions_are_declared() -> None:  # E-1
+    entities = [{"Name": "e", "Properties": {"EnablePartitioning": True}}]
+    namespaces = [{"Name": "a", "Queues": entities}, {"Name": "b", "Topics": entities}]
+    text = json.dumps({"UserConfig": {"Namespaces": namespaces}})
+    (_, first), (_, second) = parse_emulator_config(text, "Config.json").namespaces
+    assert first.queues == (("e", QueueDescription(enable_partitioning=True)),)
+    assert second.topics[0].description == TopicDescription(enable_partitioning=True)
+
+
 @pytest.mark.feature("entity.config-json")
 def test_emulator_config() -> None:
     queues = (
@@ -198,6 +208,8 @@ def with_line(line: int, text: str) -> str:
         (28, '"LockDuration": "PT1M",', "unknown key LockDuration in Properties"),
         (34, '"Name": "a/b",', "must not contain a slash"),
         (34, f'"Name": "{"x" * 51}",', "has 51 characters"),
+        (36, '"EnablePartitioning": true,', "unknown key EnablePartitioning in Properties"),
+        (11, '"EnablePartitioning": "yes",', "enable_partitioning is 'yes', which is not bool"),
         (36, '"MaxSizeInMegabytes": 1024,', "unknown key MaxSizeInMegabytes in Properties"),
         (46, '"Name": "with/slash",', "The rule name"),
         (48, '"FilterType": "Boolean",', "FilterType is one of Correlation, Sql"),

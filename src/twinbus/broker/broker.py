@@ -11,9 +11,9 @@ What a reply waits for is counted in facts: a reply is released when as many fac
 had been stated when the queue decided.
 """
 
-import heapq
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, cast
 
 from twinbus.broker.delivery import (
@@ -24,12 +24,15 @@ from twinbus.broker.delivery import (
     Taken,
     check_receiver_count,
 )
-from twinbus.broker.forwarding import Forwarder, refuses_receivers
+from twinbus.broker.forwarding import Forwarder, refuses_receivers, send_carried
 from twinbus.broker.idle import IdleEntities, is_busy
+from twinbus.broker.links import UP
 from twinbus.broker.requests import REQUESTS
 from twinbus.broker.selection import PENDING, Walk
 from twinbus.broker.session_delivery import SessionReceivers, check_session, receivers_of
 from twinbus.broker.session_waiters import Answer, Waiter
+from twinbus.broker.store_requests import STORE_REQUESTS
+from twinbus.broker.timers import Timers
 from twinbus.clock import Clock, Now
 from twinbus.entities.commands import (
     PEEK_LOCK,
@@ -41,6 +44,7 @@ from twinbus.entities.commands import (
     Reply,
     Send,
     Settle,
+    StoreCommand,
 )
 from twinbus.entities.facts import MAIN
 from twinbus.entities.fields import MessageCodec
@@ -48,7 +52,13 @@ from twinbus.entities.message import Message
 from twinbus.entities.queue import Queue
 from twinbus.entities.sessions import SessionLock, SessionQueue
 from twinbus.entities.topic import Topic
-from twinbus.errors import DiskFull, EntityNotFound, InvalidOperation, ServiceError
+from twinbus.errors import (
+    ArgumentInvalid,
+    DiskFull,
+    EntityNotFound,
+    InvalidOperation,
+    ServiceError,
+)
 from twinbus.limits import PEEK_RESPONSE_BYTES_MAX, PENDING_BYTES_MAX
 from twinbus.storage.store import Commit, Store
 
@@ -81,6 +91,7 @@ class Broker:
         wake: Callable[[], None],
         on_replies: Callable[[list[Reply]], None],
         codec: MessageCodec | None = None,
+        is_one_of_many: bool = False,
     ) -> None:
         self.store = store
         self.codec = codec
@@ -100,9 +111,10 @@ class Broker:
         self._durable = 0  # facts known to be durable
         self._waiting: deque[tuple[int, Reply | Taken | Durable]] = deque()
         self.walks: deque[Walk] = deque()  # requests about many messages; they take turns
-        self._timers: list[tuple[int, int]] = []  # (monotonic ms, entity id)
-        self._armed: dict[int, int] = {}
-        self._forwarder = Forwarder(store, codec)
+        self.health = UP  # a broker in this process is never down: the process would be
+        self.on_entity_gone: Callable[[int], None] = _ignore  # it was deleted for being idle
+        self._timers = Timers()
+        self._forwarder = Forwarder(store, codec, is_one_of_many)
         self._idle = IdleEntities()
 
     # -- commands --------------------------------------------------------------------------------
@@ -116,13 +128,16 @@ class Broker:
             before = self._position()
             error: ServiceError | None = None
             result: object = None
-            if queue is None:
-                error = EntityNotFound("The messaging entity could not be found.")
-            else:
-                try:
+            try:
+                if queue is not None:
                     result = self._decide(queue, command, now)
-                except ServiceError as refused:
-                    error = refused
+                elif isinstance(command, StoreCommand):
+                    result = STORE_REQUESTS[type(command)](self, command, now)
+                else:
+                    raise EntityNotFound("The messaging entity could not be found.")
+            except ServiceError as refused:
+                error = refused
+            if queue is not None:
                 self.touch(queue)
             if result is PENDING:
                 continue  # a walk has begun; it brings the reply
@@ -144,7 +159,10 @@ class Broker:
             if queue.topic_id:
                 raise InvalidOperation("Messages are sent to a topic, not to its subscriptions.")
             self._check_room(command)
-            numbers = queue.send(command.messages, now)
+            if command.producer:
+                numbers = send_carried(self.store, queue, command, now)
+            else:
+                numbers = queue.send(command.messages, now)
             if isinstance(queue, Topic):
                 # Only now do we know how much it makes.  The next send is refused if need be.
                 self.store.room_for(queue.copied_size_bytes)
@@ -169,6 +187,8 @@ class Broker:
         return result
 
     def _check_room(self, command: Send) -> None:
+        if not command.messages:
+            raise ArgumentInvalid("There is no message in it.")
         size = 0
         for message in command.messages:
             size += len(message.body) + FACT_OVERHEAD_BYTES
@@ -198,7 +218,7 @@ class Broker:
             receivers.stir_all()  # it may have been enabled again
             for receiver in list(receivers.ring):
                 refusal = refuses_receivers(queue, receiver.subqueue)
-                if refusal:  # it forwards from now on
+                if refusal and not receiver.relays:  # it forwards from now on
                     receiver.sink.lost(InvalidOperation(refusal))
         self._arm(queue, now)
         self.touch(queue)
@@ -227,6 +247,11 @@ class Broker:
         self._waiting.append((self._position(), Durable(call)))
         self._ask_for_turn()
 
+    @property
+    def open_count(self) -> int:
+        """Replies that wait until they are true."""
+        return len(self._waiting)
+
     # -- receivers -------------------------------------------------------------------------------
 
     def open_receiver(
@@ -237,14 +262,19 @@ class Broker:
         sink: Sink,
         session: SessionLock | None = None,
         is_exclusive: bool = True,
+        relays: bool = False,
     ) -> Receiver:
-        queue = self._receivable(entity_id, subqueue)
-        check_session(queue, subqueue, session)
+        queue = self._receivable(entity_id, subqueue, relays)
+        check_session(queue, subqueue, session, self._clock.now())
         queue.accessed_utc_ms = self._clock.now().utc_ms
         receivers = self._receivers_of(queue)
         if session is None:  # who has a session was counted when it asked for one
             check_receiver_count(receivers)
-        receiver = Receiver(queue, subqueue, receive_mode, sink, session, is_exclusive)
+        receiver = Receiver(self, queue, subqueue, receive_mode, sink, session, is_exclusive)
+        if relays:  # a former one may have left locks: what it held must come first again
+            receiver.relays = True
+            queue.release_locks(subqueue, self._clock.now())
+            self.touch(queue)
         receivers.add(receiver)
         return receiver
 
@@ -256,16 +286,18 @@ class Broker:
         `then` is called with the lock or an error, at once or later.  `grant` is that of a lock to
         be taken over, or 0.  The caller opens a receiver with the lock, or releases it.
         """
-        queue = self._receivable(entity_id, MAIN)
+        queue = self._receivable(entity_id, MAIN, False)
         if not isinstance(queue, SessionQueue):
             raise InvalidOperation(
-                f"'{queue.name}' does not require sessions: receive from it without a session."
+                f"'{queue.shown_name}' does not require sessions: receive without a session."
             )
         receivers = self._receivers_of(queue)
         assert isinstance(receivers, SessionReceivers)
         check_receiver_count(receivers)
         self.touch(queue)  # a wait has to have its timer
         waiter = receivers.accept(session_id, timeout_ms, grant, then, self._clock.now())
+        if waiter.is_waiting:
+            waiter.when_cancelled(partial(self.cancel_accept, entity_id))
         self._drop_if_empty(receivers)
         return waiter
 
@@ -284,7 +316,7 @@ class Broker:
             self._drop_if_empty(receivers)
 
     def set_credit(self, receiver: Receiver, credit: int, drain: bool) -> None:
-        receiver.credit = credit
+        receiver.credit = max(0, credit - receiver.undelivered)  # those are on their way
         receiver.drain = drain
         self.resume(receiver)
 
@@ -303,11 +335,11 @@ class Broker:
             if receiver.session is not None:
                 self.touch(receiver.queue)  # somebody may be waiting for the session
 
-    def _receivable(self, entity_id: int, subqueue: int) -> Queue:
+    def _receivable(self, entity_id: int, subqueue: int, relays: bool) -> Queue:
         queue = self.store.entities.get(entity_id)
         if queue is None:
             raise EntityNotFound("The messaging entity could not be found.")
-        refusal = refuses_receivers(queue, subqueue)
+        refusal = "" if relays else refuses_receivers(queue, subqueue)
         if refusal:
             raise InvalidOperation(refusal)
         queue.check_receivable()
@@ -453,11 +485,7 @@ class Broker:
             due = TIMER_MS_MAX if due < 0 else due
         if due < 0:
             return
-        deadline = now.mono_ms + min(due, TIMER_MS_MAX)
-        armed = self._armed.get(entity_id)
-        if armed is None or deadline < armed:
-            self._armed[entity_id] = deadline
-            heapq.heappush(self._timers, (deadline, entity_id))
+        self._timers.arm(entity_id, now.mono_ms + min(due, TIMER_MS_MAX))
 
     def arm_all(self) -> None:
         """After a start: whatever was scheduled, locked or expiring gets its timer, and what was
@@ -467,17 +495,15 @@ class Broker:
 
     def next_timer_ms(self) -> int:
         """Monotonic time of the earliest timer; −1 when there is none."""
-        return self._timers[0][0] if self._timers else -1
+        return self._timers.next_ms()
 
     def tick(self) -> None:
         """Run the timers that are due."""
         now = self._clock.now()
-        timers = self._timers
-        while timers and timers[0][0] <= now.mono_ms:
-            deadline, entity_id = heapq.heappop(timers)
-            if self._armed.get(entity_id) != deadline:
-                continue  # a nearer one has run since
-            del self._armed[entity_id]
+        while True:
+            entity_id = self._timers.take_due(now.mono_ms)
+            if entity_id == 0:
+                return
             queue = self.store.entities.get(entity_id)
             if queue is None or self._delete_if_idle(queue, now):
                 continue
@@ -510,7 +536,16 @@ class Broker:
         if self._idle.left_ms(queue, is_busy_now, now) > 0:
             return False
         self.delete_entity(queue)
+        self.on_entity_gone(queue.entity_id)
         return True
+
+    def is_in_use(self, queue: Queue) -> bool:
+        """Does somebody receive from it, or does anything forward from or to it?"""
+        return is_busy(queue, self._receivers, self._forwarder)
+
+
+def _ignore(entity_id: int) -> None:
+    """For a broker whose entities nobody else keeps a list of."""
 
 
 def _within(messages: list[Message], size_max: int) -> list[Message]:

@@ -47,16 +47,28 @@ class Sink(Protocol):
         """The session it receives from is not its own any more."""
 
 
+class Owner(Protocol):
+    """Who runs the receivers: the broker."""
+
+    def set_credit(self, receiver: "Receiver", credit: int, drain: bool) -> None: ...
+
+    def resume(self, receiver: "Receiver") -> None: ...
+
+    def close_receiver(self, receiver: "Receiver") -> None: ...
+
+
 class Receiver:
     """One receiving link: how it settles, and how much it has asked for."""
 
     __slots__ = (
+        "_owner",
         "credit",
         "drain",
         "is_exclusive",
         "large",
         "queue",
         "receive_mode",
+        "relays",
         "session",
         "sink",
         "subqueue",
@@ -65,6 +77,7 @@ class Receiver:
 
     def __init__(
         self,
+        owner: Owner,
         queue: Queue,
         subqueue: int,
         receive_mode: int,
@@ -72,16 +85,27 @@ class Receiver:
         session: SessionLock | None = None,
         is_exclusive: bool = True,
     ) -> None:
+        self._owner = owner
         self.queue = queue
         self.subqueue = subqueue
         self.receive_mode = receive_mode
         self.sink = sink
         self.session = session  # whose messages it gets, in a session entity
         self.is_exclusive = is_exclusive  # whether closing it releases the session
+        self.relays = False  # the gateway's own, for what is to be forwarded
         self.credit = 0
         self.drain = False
         self.undelivered = 0  # taken by receive-and-delete, not durable yet
         self.large = True  # the last chunk had large bodies; at first we do not know
+
+    def set_credit(self, credit: int, drain: bool) -> None:
+        self._owner.set_credit(self, credit, drain)
+
+    def resume(self) -> None:
+        self._owner.resume(self)
+
+    def close(self) -> None:
+        self._owner.close_receiver(self)
 
     def holds(self, grant: int) -> bool:
         """Is this the lock by which it has its session?"""
@@ -211,6 +235,6 @@ def check_receiver_count(receivers: QueueReceivers) -> None:
     """Refuse one more than an entity may have."""
     if receivers.count() >= RECEIVERS_MAX:
         raise ServerBusy(
-            f"'{receivers.queue.name}' has {RECEIVERS_MAX} receivers already; "
+            f"'{receivers.queue.shown_name}' has {RECEIVERS_MAX} receivers already; "
             "wait 10 seconds and try again, or close some."
         )

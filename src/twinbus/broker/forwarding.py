@@ -10,14 +10,20 @@ they are only while the disk is full, or their source takes no receivers (its st
 
 Body, ids and application properties stay.  A message keeps what is left of its life; a dead letter,
 whose life may be over, starts it anew.
+
+What one frame cannot do is left alone here, and a relay carries it (gateway/relay.py): from or to
+an entity with partitions, and to another store.  `forwarded` and `refusal` are for both.
 """
 
 from typing import Final
 
 from twinbus.clock import Now
+from twinbus.entities.commands import Send
+from twinbus.entities.descriptions import PREFIX_END
 from twinbus.entities.facts import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, gather
 from twinbus.entities.fields import MessageCodec
 from twinbus.entities.message import NEVER_MS, Message, NewMessage, Overlay
+from twinbus.entities.partitions import NO_PARTITION, partition_name, shown_name
 from twinbus.entities.queue import Queue
 from twinbus.entities.topic import Topic
 from twinbus.errors import EntityNotFound, QuotaExceeded, ServiceError
@@ -35,7 +41,10 @@ OVERHEAD_BYTES: Final = 256  # what the facts of one move take beyond the body
 class Forwarder:
     """Moves messages between the entities of one store."""
 
-    def __init__(self, store: Store, codec: MessageCodec | None) -> None:
+    def __init__(
+        self, store: Store, codec: MessageCodec | None, is_one_of_many: bool = False
+    ) -> None:
+        self._is_one_of_many = is_one_of_many  # then a target that is not here may be elsewhere
         self._store = store
         self._codec = codec
         self.sources: dict[int, Queue] = {}
@@ -45,7 +54,8 @@ class Forwarder:
     def note(self, queue: Queue) -> None:
         """The entity is new or has a new description."""
         description = queue.description
-        if description.forward_to or description.forward_dead_lettered_messages_to:
+        forwards = description.forward_to or description.forward_dead_lettered_messages_to
+        if forwards and queue.partition == NO_PARTITION:
             self.sources[queue.entity_id] = queue
             self._large.add(queue.entity_id)  # at first we do not know
         else:
@@ -69,9 +79,15 @@ class Forwarder:
 
     def _target(self, source: Queue, name: str) -> Queue | None:
         """An entity by its name in the namespace of the source."""
-        namespace, colon, _ = source.name.rpartition(":")
-        entity_id = self._store.names.get(f"{namespace}{colon}{name}".lower(), 0)
+        entity_id = self._store.names.get(target_name(source.name, name).lower(), 0)
         return self._store.entities.get(entity_id)
+
+    def _is_for_relay(self, source: Queue, name: str) -> bool:
+        """Is the target one that no frame of this store reaches?"""
+        if self._target(source, name) is not None:
+            return False
+        first = partition_name(target_name(source.name, name), 0).lower()
+        return self._is_one_of_many or first in self._store.names
 
     # -- moving ----------------------------------------------------------------------------------
 
@@ -88,7 +104,7 @@ class Forwarder:
         return moved
 
     def _move(self, source: Queue, subqueue: int, name: str, now: Now) -> int:
-        if not source.has_ready(subqueue):
+        if not source.has_ready(subqueue) or self._is_for_relay(source, name):
             return 0
         is_large = source.entity_id in self._large
         messages = source.take_ready(subqueue, CHUNK_LARGE if is_large else CHUNK, now)
@@ -108,14 +124,12 @@ class Forwarder:
             self._large.discard(source.entity_id)
         target = self._target(source, name)
         if target is None or target is source:
-            error = EntityNotFound(f"The forwarding target '{name[:64]}' could not be found.")
-            self._fail(source, subqueue, messages, error)
+            self._fail(source, subqueue, messages, target_not_found(name))
             return len(messages)
         fresh: list[Message] = []
         for message in messages:
-            if message.overlay is not None and message.overlay.hop_count >= FORWARD_HOPS_MAX:
-                text = f"The message has been forwarded {FORWARD_HOPS_MAX} times, the most it may."
-                overlay = Overlay(REASON_HOPS, text)
+            overlay = too_many_hops(message)
+            if overlay is not None:
                 source.dead_letter(subqueue, [message], overlay, TRANSFER_DEAD_LETTER)
             else:
                 fresh.append(message)
@@ -128,10 +142,12 @@ class Forwarder:
     ) -> None:
         """All at once if they are let in, else one by one."""
         bodies = self._store.read_bodies(messages)
-        news = [
-            self._forwarded(source, subqueue, message, body, target, now)
-            for message, body in zip(messages, bodies, strict=True)
-        ]
+        news: list[NewMessage] = []
+        for message, body in zip(messages, bodies, strict=True):
+            new = forwarded(source.name, subqueue, message, body, now)
+            if target.needs_keys and self._codec is not None:
+                read_keys(new, self._codec)
+            news.append(new)
         try:
             self._send(source, subqueue, messages, news, target, now)
         except ServiceError as error:
@@ -153,50 +169,87 @@ class Forwarder:
         target: Queue,
         now: Now,
     ) -> None:
-        if isinstance(target, Topic):
-            size = target.copied_bytes(news, now)
-            if size > self._store.together_size_max // 2:
-                raise QuotaExceeded(f"The copies take {size} bytes, too many for one commit.")
+        check_copies(self._store, target, news, now)
         facts = self._store.facts
         mark = len(facts)
         target.send(news, now)
         source.remove(subqueue, messages)
         gather(facts, mark)
 
-    def _forwarded(
-        self,
-        source: Queue,
-        subqueue: int,
-        message: Message,
-        body: bytes,
-        target: Queue,
-        now: Now,
-    ) -> NewMessage:
-        """The message as the target gets it."""
-        new = NewMessage(body)
-        if message.expires_ms != NEVER_MS:
-            since_ms = now.utc_ms if subqueue == MAIN else message.enqueued_ms
-            new.time_to_live_ms = message.expires_ms - since_ms
-        older = message.overlay or Overlay()
-        new.overlay = Overlay(
-            older.reason,
-            older.description,
-            older.source if subqueue == MAIN else source.name.rpartition(":")[2],
-            older.properties,
-            older.hop_count + 1,
-            older.enqueued_sequence_number or message.sequence_number,
-        )
-        if target.needs_keys and self._codec is not None:
-            keys = self._codec.read_keys(body)
-            new.message_id, new.session_id, new.partition_key = keys
-        return new
-
     def _fail(
         self, source: Queue, subqueue: int, messages: list[Message], error: ServiceError
     ) -> None:
         """Where the target refuses, messages wait for somebody to look at them."""
-        overlay = Overlay(type(error).__name__, str(error)[:DEAD_LETTER_TEXT_CHARS_MAX])
-        source.dead_letter(subqueue, messages, overlay, TRANSFER_DEAD_LETTER)
+        source.dead_letter(subqueue, messages, refusal(error), TRANSFER_DEAD_LETTER)
+
+
+# --- what a relay does as well ----------------------------------------------------------------
+
+
+def target_name(source: str, name: str) -> str:
+    """The whole name of a target, which is in the namespace of its source."""
+    namespace, colon, _ = source.rpartition(PREFIX_END)
+    return f"{namespace}{colon}{name}"
+
+
+def forwarded(source: str, subqueue: int, message: Message, body: bytes, now: Now) -> NewMessage:
+    """The message as the target gets it, without its keys."""
+    new = NewMessage(body)
+    if message.expires_ms != NEVER_MS:
+        since_ms = now.utc_ms if subqueue == MAIN else message.enqueued_ms
+        new.time_to_live_ms = message.expires_ms - since_ms
+    older = message.overlay or Overlay()
+    new.overlay = Overlay(
+        older.reason,
+        older.description,
+        older.source if subqueue == MAIN else shown_name(source),
+        older.properties,
+        older.hop_count + 1,
+        older.enqueued_sequence_number or message.sequence_number,
+    )
+    return new
+
+
+def read_keys(new: NewMessage, codec: MessageCodec) -> None:
+    """Give a message its ids, for a target that has a use for them."""
+    new.message_id, new.session_id, new.partition_key = codec.read_keys(new.body)
+
+
+def too_many_hops(message: Message) -> Overlay | None:
+    """Why it may not be forwarded once more, if it has been often enough."""
+    if message.overlay is None or message.overlay.hop_count < FORWARD_HOPS_MAX:
+        return None
+    text = f"The message has been forwarded {FORWARD_HOPS_MAX} times, the most it may."
+    return Overlay(REASON_HOPS, text)
+
+
+def target_not_found(name: str) -> EntityNotFound:
+    return EntityNotFound(f"The forwarding target '{name[:64]}' could not be found.")
+
+
+def refusal(error: ServiceError) -> Overlay:
+    """Why a target did not take a message, for the transfer dead-letter queue."""
+    return Overlay(type(error).__name__, str(error)[:DEAD_LETTER_TEXT_CHARS_MAX])
+
+
+# --- what the broker does with sends and receivers of a relay ---------------------------------
+
+
+def check_copies(store: Store, target: Queue, messages: list[NewMessage], now: Now) -> None:
+    """Refuse what would not fit into one frame once a topic has made its copies."""
+    if isinstance(target, Topic):
+        size = target.copied_bytes(messages, now)
+        if size > store.together_size_max // 2:
+            raise QuotaExceeded(f"The copies take {size} bytes, too many for one commit.")
+
+
+def send_carried(store: Store, queue: Queue, command: Send, now: Now) -> list[int]:
+    """A send from another store; its messages and their numbers there are one frame."""
+    size = sum(len(message.body) + OVERHEAD_BYTES for message in command.messages)
+    if size > store.together_size_max // 2 and len(command.messages) > 1:
+        raise QuotaExceeded(f"The messages take {size} bytes, too many for one commit.")
+    check_copies(store, queue, command.messages, now)
+    return queue.send_carried(command, now)
 
 
 def _fitting(messages: list[Message], size_max: int) -> tuple[int, int]:
@@ -216,7 +269,7 @@ def refuses_receivers(queue: Queue, subqueue: int) -> str:
         return "A topic holds no messages to receive; receive from one of its subscriptions."
     description = queue.description
     if subqueue == MAIN and description.forward_to is not None:
-        return f"'{queue.name}' forwards its messages; receive from where they go."
+        return f"'{queue.shown_name}' forwards its messages; receive from where they go."
     if subqueue == DEAD_LETTER and description.forward_dead_lettered_messages_to is not None:
-        return f"'{queue.name}' forwards its dead letters; receive from where they go."
+        return f"'{queue.shown_name}' forwards its dead letters; receive from where they go."
     return ""

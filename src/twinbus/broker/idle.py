@@ -5,6 +5,8 @@ subscription the same without what its topic puts into it; of a topic also the u
 subscriptions.  The time counts on the monotonic clock, so a jump of UTC deletes nothing; a restart
 counts as use, because nobody could use anything before it.
 
+A partition is left alone: whether its entity is idle shows only over all of them, at the gateway.
+
 Keeps the time and deletes nothing: that is the broker's.
 """
 
@@ -13,6 +15,7 @@ from collections.abc import Container
 from twinbus.broker.forwarding import Forwarder
 from twinbus.clock import Now
 from twinbus.entities.message import NEVER_MS
+from twinbus.entities.partitions import NO_PARTITION
 from twinbus.entities.queue import Queue
 from twinbus.entities.topic import Topic
 
@@ -35,7 +38,8 @@ class IdleEntities:
 
     def note(self, queue: Queue, now: Now) -> None:
         """The entity is new or has a new description, or a server has just started."""
-        if queue.description.auto_delete_on_idle_ms == NEVER_MS:
+        is_whole = queue.partition == NO_PARTITION
+        if queue.description.auto_delete_on_idle_ms == NEVER_MS or not is_whole:
             self.watched.pop(queue.entity_id, None)
         else:
             self.watched[queue.entity_id] = Watch(_accessed(queue), now.mono_ms)

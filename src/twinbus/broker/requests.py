@@ -17,9 +17,11 @@ from twinbus.entities.commands import (
     DeleteMessages,
     ListRules,
     RemoveRule,
+    ReplaceRule,
     Resubmit,
     Undefer,
 )
+from twinbus.entities.facts import gather
 from twinbus.entities.queue import Queue
 from twinbus.entities.rules import Rule, RuleDescription
 from twinbus.entities.topic import Topic
@@ -61,6 +63,19 @@ def _add_rule(broker: "Broker", queue: Queue, command: Command, now: Now) -> Non
     broker.store.create_rule(queue.entity_id, command.description.stamped(now.utc_ms))
 
 
+def _replace_rule(broker: "Broker", queue: Queue, command: Command, now: Now) -> None:
+    """Another rule in the place of the one with its name; nobody sees neither of them."""
+    assert isinstance(command, ReplaceRule)
+    _check_subscription(queue)
+    store = broker.store
+    old = find_rule(store, queue, command.description.name)
+    queue.accessed_utc_ms = now.utc_ms
+    mark = len(store.facts)
+    store.delete_rule(old.rule_id)
+    store.create_rule(queue.entity_id, command.description.stamped(old.description.created_utc_ms))
+    gather(store.facts, mark)
+
+
 def _remove_rule(broker: "Broker", queue: Queue, command: Command, now: Now) -> None:
     assert isinstance(command, RemoveRule)
     _check_subscription(queue)
@@ -81,11 +96,14 @@ def _list_rules(
 
 def _check_subscription(queue: Queue) -> None:
     if queue.topic_id == 0:
-        raise InvalidOperation(f"'{queue.name}' is a {queue.kind}; only subscriptions have rules.")
+        raise InvalidOperation(
+            f"'{queue.shown_name}' is a {queue.kind}; only subscriptions have rules."
+        )
 
 
 REQUESTS: Final[dict[type[Command], Decide]] = {
     AddRule: _add_rule,
+    ReplaceRule: _replace_rule,
     RemoveRule: _remove_rule,
     ListRules: _list_rules,
     Browse: begin_walk,

@@ -90,7 +90,9 @@ class Walk:
                 raise NotSupported("Without a codec, no filter can look into messages.")
             self._filter = parse_filter(selection.expression, {})
         if selection.session_id is not None and not queue.description.requires_session:
-            raise InvalidOperation(f"'{queue.name}' has no sessions; leave out the session id.")
+            raise InvalidOperation(
+                f"'{queue.shown_name}' has no sessions; leave out the session id."
+            )
         queue.check_receivable()
 
     def step(self, now: Now) -> Reply | None:

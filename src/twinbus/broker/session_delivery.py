@@ -202,16 +202,19 @@ def receivers_of(queue: Queue) -> QueueReceivers:
     return QueueReceivers(queue)
 
 
-def check_session(queue: Queue, subqueue: int, session: SessionLock | None) -> None:
+def check_session(queue: Queue, subqueue: int, session: SessionLock | None, now: Now) -> None:
     """Refuse a receiver without a session where it needs one, and one with it where there is none.
 
-    Dead-letter queues of session entities are read without.
+    Dead-letter queues of session entities are read without.  A lock that ran out on the way from
+    whoever accepted it is refused too: nobody would tell that receiver any more.
     """
-    needs_session = subqueue == MAIN and isinstance(queue, SessionQueue)
-    if needs_session and session is None:
+    if subqueue == MAIN and isinstance(queue, SessionQueue):
+        if session is not None:
+            queue.check_held(session.session_id, session.grant, now)
+            return
         raise InvalidOperation(
-            f"'{queue.name}' requires sessions: a receiver that accepts no session cannot receive "
-            "from it."
+            f"'{queue.shown_name}' requires sessions: a receiver that accepts no session cannot "
+            "receive from it."
         )
-    if session is not None and not needs_session:
-        raise InvalidOperation(f"'{queue.name}' has no sessions here.")
+    if session is not None:
+        raise InvalidOperation(f"'{queue.shown_name}' has no sessions here.")

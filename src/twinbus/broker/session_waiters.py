@@ -21,11 +21,16 @@ Answer = Callable[[SessionLock | ServiceError], None]
 class Waiter:
     """Somebody who asked for a session."""
 
-    __slots__ = ("_then", "deadline_ms")
+    __slots__ = ("_on_cancel", "_then", "deadline_ms")
 
     def __init__(self, then: Answer, deadline_ms: int) -> None:
         self._then: Answer | None = then
+        self._on_cancel: Callable[[Waiter], None] | None = None
         self.deadline_ms = deadline_ms  # monotonic
+
+    def when_cancelled(self, call: "Callable[[Waiter], None]") -> None:
+        """Who keeps the waiter wants to know when it gives up."""
+        self._on_cancel = call
 
     @property
     def is_waiting(self) -> bool:
@@ -38,8 +43,14 @@ class Waiter:
         if then is not None:
             then(result)
 
+    def forget(self) -> None:
+        """Nobody is to be answered any more."""
+        self._then = None
+
     def cancel(self) -> None:
         """It does not want an answer any more."""
+        if self._then is not None and self._on_cancel is not None:
+            self._on_cancel(self)
         self._then = None
 
 
@@ -69,7 +80,7 @@ class SessionWaiters:
 
     def cancel(self, waiter: Waiter) -> None:
         if waiter.is_waiting:
-            waiter.cancel()
+            waiter.forget()
             self._count -= 1
 
     def answer_next(self, result: SessionLock | ServiceError) -> None:

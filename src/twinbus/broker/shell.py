@@ -37,14 +37,19 @@ class BrokerShell:
         on_replies: Callable[[list[Reply]], None],
         on_failure: Callable[[BaseException], None],
         codec: MessageCodec | None = None,
+        writes_inline: bool = True,
+        is_one_of_many: bool = False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._clock = clock
+        # Off where other stores share the loop: they must not wait for this one's disk.
+        self.writes_inline = writes_inline
         self._on_failure = on_failure
-        self.broker = Broker(store, clock, self._wake, on_replies, codec)
+        self.broker = Broker(store, clock, self._wake, on_replies, codec, is_one_of_many)
         self.broker.turn_now = self._turn
         self._store = store
         self._committing = False
+        self._open_since_ms = -1  # monotonic; since when something has not been durable
         self._failed = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = -1
@@ -70,11 +75,13 @@ class BrokerShell:
         broker = self.broker
         commit = broker.turn(may_commit=not self._committing)
         self._arm()
+        if self._open_since_ms < 0 and not self._quiet(commit):
+            self._open_since_ms = self._clock.now().mono_ms
         if commit is None:
             self._settle_idle()
             return
         self._committing = True
-        if broker.light and commit.size <= INLINE_SIZE_BYTES_MAX:
+        if self.writes_inline and broker.light and commit.size <= INLINE_SIZE_BYTES_MAX:
             self._written(commit, _attempt(commit.write))
         else:
             self._commits.put(commit.write, lambda error: self._written(commit, error))
@@ -84,16 +91,23 @@ class BrokerShell:
             self._fail(error)
             return
         self._committing = False
+        self._open_since_ms = -1 if not self._store.facts else self._clock.now().mono_ms
         self.broker.committed(commit)
         self._settle_idle()
 
+    def commit_age_ms(self) -> int:
+        """For how long the oldest change that is not durable has been waiting; 0: there is none."""
+        if self._open_since_ms < 0:
+            return 0
+        return self._clock.now().mono_ms - self._open_since_ms
+
     def _settle_idle(self) -> None:
         idle = self._idle
-        if idle is not None and not idle.done() and self._quiet():
+        if idle is not None and not idle.done() and self._quiet(None):
             idle.set_result(None)
 
-    def _quiet(self) -> bool:
-        return not self._committing and not self._store.facts
+    def _quiet(self, commit: Commit | None) -> bool:
+        return commit is None and not self._committing and not self._store.facts
 
     def _fail(self, error: BaseException) -> None:
         """Nothing is acknowledged after this; the process ends and recovers from the log."""

@@ -24,6 +24,7 @@ from twinbus.entities.message import NEVER_MS, SCHEDULED, Message, NewMessage, O
 from twinbus.entities.queue import Queue
 from twinbus.entities.topic import Topic
 from twinbus.errors import (
+    ArgumentInvalid,
     DiskFull,
     EntityNotFound,
     InvalidOperation,
@@ -177,6 +178,8 @@ class Transactions:
     ) -> int:
         if queue.topic_id:
             raise InvalidOperation("Messages are sent to a topic, not to its subscriptions.")
+        if not messages:
+            raise ArgumentInvalid("There is no message in it.")
         size = 0
         for message in messages:
             size += len(message.body) + FACT_OVERHEAD_BYTES

@@ -39,7 +39,7 @@ MAX_SIZE: Final[Setting] = (
     "--max-size-in-megabytes",
     "MaxSizeInMegabytes",
     int,
-    "room for messages (1024)",
+    "room for messages, in each partition if there are any (1024)",
 )
 DUPLICATE_WINDOW: Final[Setting] = (
     "--duplicate-detection-history-time-window",
@@ -72,6 +72,11 @@ DUPLICATES: Final[Switch] = (
     "--requires-duplicate-detection",
     "RequiresDuplicateDetection",
     "drop messages whose id was seen before",
+)
+PARTITIONING: Final[Switch] = (
+    "--enable-partitioning",
+    "EnablePartitioning",
+    "spread it over 16 partitions in several stores",
 )
 DEAD_LETTERING: Final[Switch] = (
     "--dead-lettering-on-message-expiration",

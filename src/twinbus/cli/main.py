@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "topic": "topic",
     "subscription": "subscription",
     "rule": "rule",
+    "fault": "fault",
     "peek": "messages",
     "purge": "messages",
     "undefer": "messages",

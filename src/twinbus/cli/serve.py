@@ -9,6 +9,7 @@ from typing import Final
 
 from twinbus.cli.arguments import Commands, add_data
 from twinbus.cli.running import forget_running, remember_running
+from twinbus.cli.thresholds import read_thresholds
 from twinbus.clock import SystemClock
 from twinbus.config import (
     HOST_DEFAULT,
@@ -20,11 +21,17 @@ from twinbus.config import (
     ServerConfig,
     TlsConfig,
     load_identities,
+    load_stores,
+    record_stores,
     store_identity,
 )
 from twinbus.emulator_config import EmulatorConfig, read_emulator_config
 from twinbus.errors import ConfigError, DirectoryInUse, LogDamaged
-from twinbus.limits import HANDSHAKE_DURATION_S_MAX, PROFILE_DEFAULT, PROFILES
+from twinbus.limits import (
+    HANDSHAKE_DURATION_S_MAX,
+    PROFILE_DEFAULT,
+    PROFILES,
+)
 from twinbus.server.app import run_server
 
 # What a socket never says; these come without a file name when they are about an open file.
@@ -72,6 +79,8 @@ def add_arguments(commands: Commands) -> None:
         default=PROFILE_DEFAULT.name,
         help="the ceilings of which tier (default: %(default)s)",
     )
+    _add_brokers(serve)
+    _add_watching(serve)
     _add_access(serve)
     option(
         "--handshake",
@@ -87,6 +96,44 @@ def add_arguments(commands: Commands) -> None:
         help="what to write to standard error (default: %(default)s)",
     )
     serve.set_defaults(run=run)
+
+
+def _add_brokers(serve: argparse.ArgumentParser) -> None:
+    group = serve.add_argument_group("broker processes")
+    option = group.add_argument
+    option(
+        "--brokers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes that run stores; with one broker and one store, none (default: 1)",
+    )
+    option(
+        "--store",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="keep messages here, best each on its own disk; may be repeated, later only added to "
+        "(default: those used before, or one for each broker in the data directory)",
+    )
+
+
+def _add_watching(serve: argparse.ArgumentParser) -> None:
+    group = serve.add_argument_group("throttling and metrics")
+    option = group.add_argument
+    option(
+        "--throttle",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a threshold: cpu (of one core), lag (ms), memory or disk (MB), operations; 0: none",
+    )
+    option(
+        "--open-metrics",
+        action="store_true",
+        help="let anybody read /metrics and the details of /health, without a token",
+    )
 
 
 def _add_access(serve: argparse.ArgumentParser) -> None:
@@ -116,8 +163,12 @@ def _add_access(serve: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     data_dir: Path = options.data
+    shown = logging.StreamHandler()
+    shown.setLevel(options.log_level.upper())  # what is shown stays so when more is kept
     logging.basicConfig(
-        level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        level=options.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        handlers=[shown],
     )
     declared = read_emulator_config(options.config) if options.config else EmulatorConfig()
     try:
@@ -135,6 +186,10 @@ def run(options: argparse.Namespace) -> int:
             tls=_tls(options),
             jwt=_jwt(options),
             limits=PROFILES[options.limits],
+            thresholds=read_thresholds(options.throttle),
+            open_metrics=options.open_metrics,
+            brokers=options.brokers,
+            stores=load_stores(data_dir, options.store, options.brokers),
         )
         return asyncio.run(_serve(config))
     except OSError as error:
@@ -205,6 +260,7 @@ async def _serve(config: ServerConfig) -> int:
         nonlocal was_ready
         was_ready = True
         store_identity(config.data_dir, *(each.identity for each in config.namespaces))
+        record_stores(config.data_dir, config.store_paths)
         connection_strings = config.connection_strings(port)
         remember_running(config.data_dir, connection_strings, config.tls.certificate is None)
         for text in connection_strings.values():
@@ -219,6 +275,9 @@ async def _serve(config: ServerConfig) -> int:
 
 def _reason(error: OSError, options: argparse.Namespace) -> str:
     """An operating system's refusal, in terms of what the person typed."""
+    for store in options.store:
+        if error.filename is not None and Path(str(error.filename)).is_relative_to(store.resolve()):
+            return f"cannot use store {store} ({error.strerror}); give --store one that can be"
     if error.filename is not None or error.errno in _DISK_ERRORS:
         return (
             f"cannot use data directory {options.data} ({error.strerror}); "

@@ -8,6 +8,7 @@ from twinbus.cli.entities import (
     DUPLICATE_WINDOW,
     DUPLICATES,
     MAX_SIZE,
+    PARTITIONING,
     TIME_TO_LIVE,
     USER_METADATA,
     EntityCommand,
@@ -27,5 +28,13 @@ def add_arguments(commands: Commands) -> None:
         TOPIC,
         ("name",),
         _COLUMNS,
-        (TIME_TO_LIVE, MAX_SIZE, DUPLICATES, DUPLICATE_WINDOW, AUTO_DELETE, USER_METADATA),
+        (
+            TIME_TO_LIVE,
+            MAX_SIZE,
+            PARTITIONING,
+            DUPLICATES,
+            DUPLICATE_WINDOW,
+            AUTO_DELETE,
+            USER_METADATA,
+        ),
     ).add_actions(commands)

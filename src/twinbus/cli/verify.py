@@ -3,6 +3,7 @@
 import argparse
 
 from twinbus.cli.arguments import Commands, add_data
+from twinbus.config import known_stores
 from twinbus.errors import ConfigError, DirectoryInUse
 from twinbus.storage.disk import OsDisk
 from twinbus.storage.verify import verify
@@ -15,15 +16,22 @@ def add_arguments(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    store = options.data / "store-0"
-    # Opening a disk makes its directory, and looking at something must not make it.
-    if not store.is_dir():
+    stores = known_stores(options.data)
+    if not stores:
         raise ConfigError(f"{options.data} holds no store; give --data a server's data directory")
-    try:
-        report = verify(OsDisk(store))
-    except DirectoryInUse as error:
-        raise ConfigError(f"{error}; stop it first") from error
-    except OSError as error:
-        raise ConfigError(f"cannot read {store} ({error.strerror}); check --data") from error
-    print(report)
-    return 0 if report.whole else 1
+    is_whole = True
+    for store in stores:
+        # Opening a disk makes its directory, and looking at something must not make it.
+        if not store.is_dir():
+            raise ConfigError(f"store {store} is not there; mount it, then verify again")
+        try:
+            report = verify(OsDisk(store))
+        except DirectoryInUse as error:
+            raise ConfigError(f"{error}; stop it first") from error
+        except OSError as error:
+            raise ConfigError(f"cannot read {store} ({error.strerror}); check --data") from error
+        if len(stores) > 1:
+            print(f"{store}:")
+        print(report)
+        is_whole = is_whole and report.whole
+    return 0 if is_whole else 1

@@ -5,7 +5,6 @@ tests need, on the standard library.  Settings are named as in that protocol (`L
 travel as text; what they mean is the server's to say.
 """
 
-import http.client
 import ssl
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from twinbus.client.connection_string import ConnectionString
+from twinbus.client.http import REFUSED, HttpClient, refusal
 from twinbus.client.rules import (
     RULE_ELEMENT,
     SERVICE_BUS,
@@ -21,21 +20,10 @@ from twinbus.client.rules import (
     rule_description,
     rule_properties,
 )
-from twinbus.client.sas import make_sas_token
-from twinbus.clock import SystemClock
-from twinbus.errors import (
-    ArgumentInvalid,
-    EntityAlreadyExists,
-    EntityNotFound,
-    ServiceError,
-    TwinbusError,
-    Unauthorized,
-)
+from twinbus.errors import ArgumentInvalid, EntityNotFound
 
 ATOM: Final = "http://www.w3.org/2005/Atom"
 API_VERSION: Final = "api-version=2021-05"
-REQUEST_DURATION_S_MAX: Final = 30
-TOKEN_LIFETIME_S: Final = 300
 PAGE_SIZE: Final = 100  # what the official SDK asks for
 
 
@@ -107,17 +95,6 @@ SUBSCRIPTION: Final = Kind(
 )
 RULE: Final = Kind("rule", RULE_ELEMENT, ())
 
-_REFUSALS: Final[Mapping[int, type[ServiceError]]] = {
-    400: ArgumentInvalid,
-    401: Unauthorized,
-    404: EntityNotFound,
-    409: EntityAlreadyExists,
-}
-
-
-class Unreachable(TwinbusError):
-    """Nobody answers at the endpoint."""
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -131,8 +108,7 @@ class AdminClient:
     """Administers the entities of one namespace; one connection per request."""
 
     def __init__(self, connection_string: str, tls: ssl.SSLContext | None = None) -> None:
-        self._target = ConnectionString.parse(connection_string)
-        self._tls = tls
+        self._http = HttpClient(connection_string, tls)
 
     def create_queue(self, name: str, properties: Mapping[str, str] | None = None) -> Entry:
         return self.create(QUEUE, (name,), properties or {})
@@ -179,39 +155,13 @@ class AdminClient:
         return _parse_entry(ET.fromstring(found), RULE, names[-1])
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        target = self._target
-        connection: http.client.HTTPConnection
-        if target.development_emulator and self._tls is None:
-            connection = http.client.HTTPConnection(
-                target.host, target.port, timeout=REQUEST_DURATION_S_MAX
-            )
-        else:
-            tls = self._tls or ssl.create_default_context()
-            connection = http.client.HTTPSConnection(
-                target.host, target.port, timeout=REQUEST_DURATION_S_MAX, context=tls
-            )
-        headers = {"Authorization": self._token(), "Content-Type": "application/atom+xml"}
+        headers = {"Content-Type": "application/atom+xml"}
         if "?" not in path:
             path += "?" + API_VERSION
-        try:
-            connection.request(method, path, body, headers)
-            response = connection.getresponse()
-            status, text = response.status, response.read()
-        except (OSError, http.client.HTTPException) as error:
-            reason = f"no bus answers at {target.authority} ({error}); is `twinbus serve` running?"
-            raise Unreachable(reason) from error
-        finally:
-            connection.close()
-        if status >= 400:
-            raise _REFUSALS.get(status, ServiceError)(_detail(text) or f"HTTP status {status}")
+        status, text = self._http.exchange(method, path, body, headers)
+        if status >= REFUSED:
+            raise refusal(status, _detail(text))
         return text
-
-    def _token(self) -> str:
-        """A shared access signature for the whole namespace."""
-        target = self._target
-        expires_s = SystemClock().now().utc_ms // 1_000 + TOKEN_LIFETIME_S
-        uri = f"https://{target.authority}"
-        return make_sas_token(uri, target.key_name, target.key, expires_s)
 
 
 _BELOW: Final = ("", "/Subscriptions", "/Rules")

@@ -33,6 +33,7 @@ from twinbus.amqp.events import (
 )
 from twinbus.amqp.link import EgressLink, Link
 from twinbus.amqp.performatives import SECOND, SETTLED, UNSETTLED
+from twinbus.amqp.types import Symbol, UInt
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.links import ConnectionLost, Received, Receiver, Sender, service_error
 from twinbus.clock import SystemClock
@@ -47,6 +48,8 @@ TICK_INTERVAL_S: Final = 1.0
 CREDIT_DEFAULT: Final = 100
 # What we take in one message: the most that Azure's largest tier sends.
 MESSAGE_SIZE_BYTES_MAX: Final = 104_857_600
+_SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
+_TIMEOUT: Final = Symbol("com.microsoft:timeout")
 
 
 class BusConnection(asyncio.Protocol):
@@ -120,13 +123,40 @@ class BusConnection(asyncio.Protocol):
 
         `credit` is how many messages may be here unsettled; they are asked for at once.
         """
-        name = self._next_name(queue)
+        settle_mode = SETTLED if receive_and_delete else UNSETTLED
+        return await self._open_receiver(Source(queue), credit, settle_mode)
+
+    async def open_session_receiver(
+        self,
+        queue: str,
+        session_id: str | None = None,
+        *,
+        wait_s: float,
+        credit: int = CREDIT_DEFAULT,
+    ) -> Receiver:
+        """Receive from a session, the next available one if none is named.
+
+        The bus looks for one for `wait_s`; then the receiver ends with an error.
+        """
+        source = Source(queue, filter={_SESSION_FILTER: session_id})
+        properties: dict[object, object] = {_TIMEOUT: UInt(int(wait_s * 1_000))}
+        return await self._open_receiver(source, credit, UNSETTLED, properties)
+
+    async def _open_receiver(
+        self,
+        source: Source,
+        credit: int,
+        settle_mode: int,
+        properties: dict[object, object] | None = None,
+    ) -> Receiver:
+        name = self._next_name(source.address or "")
         link = self._session.attach_receiver(
             name,
-            Source(queue),
+            source,
             Target(name),
-            snd_settle_mode=SETTLED if receive_and_delete else UNSETTLED,
+            snd_settle_mode=settle_mode,
             rcv_settle_mode=SECOND,
+            properties=properties,
             max_message_size=MESSAGE_SIZE_BYTES_MAX,
         )
         receiver = Receiver(self, link, credit)

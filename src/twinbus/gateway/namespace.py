@@ -1,41 +1,27 @@
 """A namespace: named entities and who may use them.  The façade every server module uses.
 
-Names are case-insensitive.  An address is `queue`, `topic` or `topic/Subscriptions/subscription`,
-any of them with `/$DeadLetterQueue` or `/$Transfer/$DeadLetterQueue` behind it, and any of these
-with `/$management`; clients may write it as a full URI.  Creating, changing and deleting an entity
-completes when it is durable.
+Names are case-insensitive.  Creating, changing and deleting an entity completes when it is durable.
 
-Several namespaces share one store.  Those beyond the first have a prefix in front of every name in
-the store, and nobody outside this module may reach a name by writing the prefix himself.
+Several namespaces share the stores.  Those beyond the first have a prefix in front of every name in
+them, and nobody outside this module may reach a name by writing the prefix himself.
 """
 
-import asyncio
-from collections.abc import Callable
-from typing import Final, TypeVar
-from urllib.parse import urlsplit
+from typing import Final
 
-from twinbus.broker.auth import Authorizer
-from twinbus.broker.broker import Broker
-from twinbus.broker.catalog import Catalog
-from twinbus.broker.requests import find_rule, list_rules
-from twinbus.broker.tiers import check_topics, fit_description
-from twinbus.broker.views import QueueView, RuleView, SubscriptionView, TopicView
 from twinbus.clock import Clock
+from twinbus.entities.commands import AddRule, ListRules, RemoveRule, ReplaceRule, Runtime
 from twinbus.entities.descriptions import (
+    PREFIX_END,
     SUBSCRIPTIONS,
     QueueDescription,
     SubscriptionDescription,
     TopicDescription,
-    refuse_unsupported,
     subscription_path,
     validate_name,
     validate_subscription_name,
 )
-from twinbus.entities.facts import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
-from twinbus.entities.queue import Queue
-from twinbus.entities.rules import Rule, RuleDescription
+from twinbus.entities.rules import RuleDescription
 from twinbus.entities.rules import default_rule as default_rule_description
-from twinbus.entities.topic import Topic
 from twinbus.errors import (
     ArgumentInvalid,
     EntityAlreadyExists,
@@ -43,51 +29,26 @@ from twinbus.errors import (
     InvalidOperation,
     QuotaExceeded,
 )
+from twinbus.gateway.asking import ask
+from twinbus.gateway.auth import Authorizer
+from twinbus.gateway.directory import Entity
+from twinbus.gateway.gateway import Gateway
+from twinbus.gateway.making import Maker
+from twinbus.gateway.tiers import check_topics, fit_description
+from twinbus.gateway.views import QueueView, RuleView, SubscriptionView, TopicView
 from twinbus.limits import PROFILE_DEFAULT, Limits
 
-T = TypeVar("T")
-
-MANAGEMENT: Final = "/$management"
-PREFIX_END: Final = ":"
-_SUBQUEUES: Final = (
-    ("/$transfer/$deadletterqueue", TRANSFER_DEAD_LETTER),
-    ("/$deadletterqueue", DEAD_LETTER),
-)
-
-
-class Address:
-    """Where a link goes: entity path, which part of it, and whether to its management node."""
-
-    __slots__ = ("is_management", "name", "path", "subqueue")
-
-    def __init__(self, name: str, subqueue: int, is_management: bool, path: str) -> None:
-        self.name = name
-        self.subqueue = subqueue
-        self.is_management = is_management
-        self.path = path  # without /$management; what a token must cover
-
-
-def parse_address(text: str) -> Address:
-    """Read an address as clients write it: `amqps://host:port/path` or just the path."""
-    path = urlsplit(text).path if "://" in text else text
-    path = path.strip("/")
-    is_management = path.lower().endswith(MANAGEMENT)
-    if is_management:
-        path = path[: -len(MANAGEMENT)]
-    lowered = path.lower()
-    for suffix, subqueue in _SUBQUEUES:
-        if lowered.endswith(suffix):
-            return Address(path[: -len(suffix)], subqueue, is_management, path)
-    return Address(path, MAIN, is_management, path)
+_ALL: Final = 1 << 31  # more rules than a subscription can have
 
 
 class Namespace:
-    """One addressable bus: its entities, in a broker, and its authorization rules."""
+    """One addressable bus: its entities, behind a gateway, and its authorization rules."""
 
     def __init__(
         self,
         name: str,
-        broker: Broker,
+        gateway: Gateway,
+        maker: Maker,
         authorizer: Authorizer,
         clock: Clock,
         created_utc_ms: int,
@@ -95,8 +56,8 @@ class Namespace:
         limits: Limits = PROFILE_DEFAULT,
     ) -> None:
         self.name = name
-        self.broker = broker
-        self._catalog = Catalog(broker)
+        self.gateway = gateway
+        self._maker = maker
         self.authorizer = authorizer
         self.created_utc_ms = created_utc_ms
         self.clock = clock
@@ -105,95 +66,116 @@ class Namespace:
 
     # -- finding ---------------------------------------------------------------------------------
 
-    def find_entity(self, path: str) -> Queue:
+    def find_entity(self, path: str) -> Entity:
         """The queue, topic or subscription of this path."""
-        store = self.broker.store
-        queue: Queue | None = None
+        entity: Entity | None = None
         if PREFIX_END not in path:
-            queue = store.entities.get(store.names.get((self.prefix + path).lower(), 0))
-        if queue is None:
+            entity = self.gateway.directory.find(self.prefix + path)
+        if entity is None:
             raise EntityNotFound(
                 f"The messaging entity '{path[:64]}' could not be found in namespace {self.name}."
             )
-        return queue
+        return entity
 
-    def find_queue(self, name: str) -> Queue:
+    def find_queue(self, name: str) -> Entity:
         """The queue of this name; topics and subscriptions are none."""
-        queue = self.find_entity(name)
-        if queue.kind != "queue":
-            raise EntityNotFound(f"'{name[:64]}' is a {queue.kind}, not a queue.")
-        return queue
+        return self._find("queue", name)
 
-    def find_topic(self, name: str) -> Topic:
-        topic = self.find_entity(name)
-        if not isinstance(topic, Topic):
-            raise EntityNotFound(f"'{name[:64]}' is a {topic.kind}, not a topic.")
-        return topic
+    def find_topic(self, name: str) -> Entity:
+        return self._find("topic", name)
 
-    def find_subscription(self, topic: str, name: str) -> Queue:
+    def _find(self, kind: str, name: str) -> Entity:
+        entity = self.find_entity(name)
+        if entity.kind != kind:
+            raise EntityNotFound(f"'{name[:64]}' is a {entity.kind}, not a {kind}.")
+        return entity
+
+    def find_subscription(self, topic: str, name: str) -> Entity:
         self.find_topic(topic)  # the more helpful error when that is what is missing
         return self.find_entity(subscription_path(topic, name))
 
-    def find_rule(self, topic: str, subscription: str, name: str) -> Rule:
-        return find_rule(self.broker.store, self.find_subscription(topic, subscription), name)
-
-    def path_of(self, queue: Queue) -> str:
+    def path_of(self, entity: Entity) -> str:
         """The name of an entity as users of this namespace know it."""
-        return queue.name[len(self.prefix) :]
+        return entity.name[len(self.prefix) :]
+
+    def entities(self, kind: str) -> list[Entity]:
+        """All of one kind in this namespace, in order of their names."""
+        found = [each for each in self.gateway.directory.by_id.values() if self._has(each, kind)]
+        found.sort(key=_lower_name)
+        return found
+
+    def _has(self, entity: Entity, kind: str) -> bool:
+        """Is it of this kind and of this namespace?"""
+        if entity.kind != kind:
+            return False
+        if self.prefix:
+            return entity.name.startswith(self.prefix)
+        # What begins with a dollar is the gateway's own.
+        return PREFIX_END not in entity.name and not entity.name.startswith("$")
 
     # -- queues ----------------------------------------------------------------------------------
 
-    def get_queue(self, name: str) -> QueueView:
-        return QueueView(self.find_queue(name), self.prefix)
+    async def get_queue(self, name: str) -> QueueView:
+        return (await self._queue_views([self.find_queue(name)]))[0]
 
-    def list_queues(self, skip: int, top: int) -> list[QueueView]:
+    async def list_queues(self, skip: int, top: int) -> list[QueueView]:
         """A page of queues, in order of their names."""
-        return [QueueView(each, self.prefix) for each in self._page("queue", skip, top)]
+        return await self._queue_views(self.entities("queue")[skip : skip + top])
 
     async def create_queue(self, name: str, description: QueueDescription) -> QueueView:
-        queue = await self._create("queue", name, description)
-        return QueueView(queue, self.prefix)
+        return (await self._queue_views([await self._create("queue", name, description)]))[0]
 
     async def update_queue(self, name: str, description: QueueDescription) -> QueueView:
         queue = self.find_queue(name)
         await self._update(queue, description)
-        return QueueView(queue, self.prefix)
+        return (await self._queue_views([queue]))[0]
 
     async def delete_queue(self, name: str) -> None:
-        await self._delete(self.find_queue(name))
+        await self._maker.delete(self.find_queue(name))
+
+    async def _queue_views(self, entities: list[Entity]) -> list[QueueView]:
+        return [QueueView(*each, self.prefix) for each in await self._seen(entities)]
+
+    async def _seen(self, entities: list[Entity]) -> list[tuple[Entity, Runtime, str]]:
+        runtimes = await self._maker.runtimes(entities)
+        return [
+            (entity, runtime, self.gateway.availability(entity))
+            for entity, runtime in zip(entities, runtimes, strict=True)
+        ]
 
     # -- topics ----------------------------------------------------------------------------------
 
-    def get_topic(self, name: str) -> TopicView:
-        return TopicView(self.find_topic(name), self.prefix)
+    async def get_topic(self, name: str) -> TopicView:
+        return (await self._topic_views([self.find_topic(name)]))[0]
 
-    def list_topics(self, skip: int, top: int) -> list[TopicView]:
+    async def list_topics(self, skip: int, top: int) -> list[TopicView]:
         """A page of topics, in order of their names."""
-        page = self._page("topic", skip, top)
-        return [TopicView(each, self.prefix) for each in page if isinstance(each, Topic)]
+        return await self._topic_views(self.entities("topic")[skip : skip + top])
 
     async def create_topic(self, name: str, description: TopicDescription) -> TopicView:
-        await self._create("topic", name, description)
-        return self.get_topic(name)
+        return (await self._topic_views([await self._create("topic", name, description)]))[0]
 
     async def update_topic(self, name: str, description: TopicDescription) -> TopicView:
         topic = self.find_topic(name)
         await self._update(topic, description)
-        return TopicView(topic, self.prefix)
+        return (await self._topic_views([topic]))[0]
 
     async def delete_topic(self, name: str) -> None:
         """The topic goes with its subscriptions and everything in them."""
-        await self._delete(self.find_topic(name))
+        await self._maker.delete(self.find_topic(name))
+
+    async def _topic_views(self, entities: list[Entity]) -> list[TopicView]:
+        return [TopicView(*each, self.prefix) for each in await self._seen(entities)]
 
     # -- subscriptions ---------------------------------------------------------------------------
 
-    def get_subscription(self, topic: str, name: str) -> SubscriptionView:
-        return SubscriptionView(self.find_subscription(topic, name), self.prefix)
+    async def get_subscription(self, topic: str, name: str) -> SubscriptionView:
+        return (await self._subscription_views([self.find_subscription(topic, name)]))[0]
 
-    def list_subscriptions(self, topic: str, skip: int, top: int) -> list[SubscriptionView]:
+    async def list_subscriptions(self, topic: str, skip: int, top: int) -> list[SubscriptionView]:
         """A page of a topic's subscriptions, in order of their names."""
         found = sorted(self.find_topic(topic).subscriptions.values(), key=_lower_name)
-        return [SubscriptionView(each, self.prefix) for each in found[skip : skip + top]]
+        return await self._subscription_views(found[skip : skip + top])
 
     async def create_subscription(
         self,
@@ -215,125 +197,118 @@ class Namespace:
         now_ms = self.clock.now().utc_ms
         described = description.stamped(now_ms, now_ms)
         rule = (default_rule or default_rule_description()).stamped(now_ms)
-        subscription = await _durably(
-            lambda then: self._catalog.create_subscription(
-                self.prefix + path, described, rule, then
-            )
-        )
-        return SubscriptionView(subscription, self.prefix)
+        made = await self._maker.create("subscription", self.prefix + path, described, rule)
+        return (await self._subscription_views([made]))[0]
 
     async def update_subscription(
         self, topic: str, name: str, description: SubscriptionDescription
     ) -> SubscriptionView:
         subscription = self.find_subscription(topic, name)
         await self._update(subscription, description)
-        return SubscriptionView(subscription, self.prefix)
+        return (await self._subscription_views([subscription]))[0]
 
     async def delete_subscription(self, topic: str, name: str) -> None:
-        await self._delete(self.find_subscription(topic, name))
+        await self._maker.delete(self.find_subscription(topic, name))
+
+    async def _subscription_views(self, entities: list[Entity]) -> list[SubscriptionView]:
+        return [SubscriptionView(*each, self.prefix) for each in await self._seen(entities)]
 
     # -- rules -----------------------------------------------------------------------------------
 
-    def get_rule(self, topic: str, subscription: str, name: str) -> RuleView:
-        return RuleView(self.find_rule(topic, subscription, name))
+    async def get_rule(self, topic: str, subscription: str, name: str) -> RuleView:
+        for view in await self.list_rules(topic, subscription, 0, _ALL):
+            if view.name.lower() == name.lower():
+                return view
+        # The Node SDK knows what is not there by the first three words.
+        raise EntityNotFound(f"The messaging entity 'rule {name[:64]}' could not be found.")
 
-    def list_rules(self, topic: str, subscription: str, skip: int, top: int) -> list[RuleView]:
+    async def list_rules(
+        self, topic: str, subscription: str, skip: int, top: int
+    ) -> list[RuleView]:
         """A page of a subscription's rules, in order of their names."""
-        found = list_rules(self.broker.store, self.find_subscription(topic, subscription))
-        return [RuleView(each) for each in found[skip : skip + top]]
+        entity = self.find_subscription(topic, subscription)
+        found = await ask(self.gateway, ListRules(entity.entity_id, skip, top))
+        return [RuleView(each) for each in found]
 
     async def create_rule(
         self, topic: str, subscription: str, description: RuleDescription
     ) -> RuleView:
-        queue = self.find_subscription(topic, subscription)
-        stamped = description.stamped(self.clock.now().utc_ms)
-        rule = await _durably(lambda then: self._catalog.create_rule(queue, stamped, then))
-        return RuleView(rule)
+        entity = self.find_subscription(topic, subscription)
+        await ask(self.gateway, AddRule(entity.entity_id, description))
+        return await self.get_rule(topic, subscription, description.name)
 
     async def update_rule(
         self, topic: str, subscription: str, description: RuleDescription
     ) -> RuleView:
         """Put a rule in the place of the one with its name, in one step."""
-        old = self.find_rule(topic, subscription, description.name)
-        stamped = description.stamped(old.description.created_utc_ms)
-        rule = await _durably(lambda then: self._catalog.replace_rule(old, stamped, then))
-        return RuleView(rule)
+        entity = self.find_subscription(topic, subscription)
+        await ask(self.gateway, ReplaceRule(entity.entity_id, description))
+        return await self.get_rule(topic, subscription, description.name)
 
     async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
-        rule = self.find_rule(topic, subscription, name)
-        await _durably(lambda then: self._catalog.delete_rule(rule, then))
+        entity = self.find_subscription(topic, subscription)
+        await ask(self.gateway, RemoveRule(entity.entity_id, name))
 
     # -- any kind --------------------------------------------------------------------------------
 
-    def get_entity(self, name: str) -> QueueView:
+    async def get_entity(self, name: str) -> QueueView:
         """A queue's or a topic's view, for those who have only the name."""
-        queue = self.find_entity(name)
-        if isinstance(queue, Topic):
-            return TopicView(queue, self.prefix)
-        if queue.kind == "subscription":
-            return SubscriptionView(queue, self.prefix)
-        return QueueView(queue, self.prefix)
+        entity = self.find_entity(name)
+        if entity.kind == "topic":
+            return (await self._topic_views([entity]))[0]
+        if entity.kind == "subscription":
+            return (await self._subscription_views([entity]))[0]
+        return (await self._queue_views([entity]))[0]
 
     async def delete_entity(self, name: str) -> None:
         """Whatever has this name goes."""
-        await self._delete(self.find_entity(name))
+        await self._maker.delete(self.find_entity(name))
 
-    def _page(self, kind: str, skip: int, top: int) -> list[Queue]:
-        found = [each for each in self.broker.store.entities.values() if self._has(each, kind)]
-        found.sort(key=_lower_name)
-        return found[skip : skip + top]
-
-    def _has(self, queue: Queue, kind: str) -> bool:
-        """Is it of this kind and of this namespace?"""
-        if queue.kind != kind:
-            return False
-        if self.prefix:
-            return queue.name.startswith(self.prefix)
-        return PREFIX_END not in queue.name
-
-    async def _create(self, kind: str, name: str, description: QueueDescription) -> Queue:
+    async def _create(self, kind: str, name: str, description: QueueDescription) -> Entity:
         validate_name(name)
         if kind == "topic":
             check_topics(self.limits, self.name)
         self._check_free(name)
-        self._check_room()
+        self._check_room(description)
         description = fit_description(self.limits, self.name, description)
         self._check_description(name, description)
         now_ms = self.clock.now().utc_ms
         described = description.stamped(now_ms, now_ms)
-        full_name = self.prefix + name
-        return await _durably(
-            lambda then: self._catalog.create_entity(kind, full_name, described, then)
-        )
+        return await self._maker.create(kind, self.prefix + name, described)
 
-    async def _update(self, queue: Queue, description: QueueDescription) -> None:
-        queue.description.check_update(description)
+    async def _update(self, entity: Entity, description: QueueDescription) -> None:
+        entity.description.check_update(description)
         description = fit_description(self.limits, self.name, description)
-        self._check_description(self.path_of(queue), description)
-        described = description.stamped(queue.description.created_utc_ms, self.clock.now().utc_ms)
-        await _durably(lambda then: self._catalog.update_entity(queue, described, then))
-
-    async def _delete(self, queue: Queue) -> None:
-        await _durably(lambda then: self._catalog.delete_entity(queue, then))
+        self._check_description(self.path_of(entity), description)
+        created_ms = entity.description.created_utc_ms
+        described = description.stamped(created_ms, self.clock.now().utc_ms)
+        await self._maker.update(entity, described)
 
     def _check_free(self, path: str) -> None:
-        if (self.prefix + path).lower() in self.broker.store.names:
+        if self.gateway.directory.find(self.prefix + path) is not None:
             raise EntityAlreadyExists(f"An entity named '{path[:64]}' exists already.")
 
-    def _check_room(self) -> None:
-        entities = self.broker.store.entities
+    def _check_room(self, description: QueueDescription) -> None:
+        known = self.gateway.directory.by_id
         most = self.limits.entities_max
-        if len(entities) < most:
-            return  # however they are spread over namespaces
+        if len(known) >= most:  # else it does not matter how they are spread over namespaces
+            count = sum(
+                self._has(each, "queue") or self._has(each, "topic") for each in known.values()
+            )
+            if count >= most:
+                raise QuotaExceeded(f"A namespace holds at most {most} queues and topics.")
+        if not description.enable_partitioning:
+            return
+        most = self.limits.partitioned_entities_max
         count = sum(
-            self._has(each, "queue") or self._has(each, "topic") for each in entities.values()
+            each.is_partitioned and (self._has(each, "queue") or self._has(each, "topic"))
+            for each in known.values()
         )
         if count >= most:
-            raise QuotaExceeded(f"A namespace holds at most {most} queues and topics.")
+            raise QuotaExceeded(f"A namespace holds at most {most} partitioned queues and topics.")
 
     def _check_description(self, path: str, description: QueueDescription) -> None:
         """What a description says about other entities must be true when it is set."""
-        refuse_unsupported(description)
         if description.forward_to is not None and description.requires_session:
             raise InvalidOperation("An entity that requires sessions cannot forward its messages.")
         for target in (description.forward_to, description.forward_dead_lettered_messages_to):
@@ -346,18 +321,5 @@ class Namespace:
             self.find_entity(target)
 
 
-def _lower_name(queue: Queue) -> str:
-    return queue.name.lower()
-
-
-async def _durably(start: Callable[[Callable[[], None]], T]) -> T:
-    """Start something and wait until what it stated is durable."""
-    durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def then() -> None:
-        if not durable.done():
-            durable.set_result(None)
-
-    result = start(then)
-    await durable
-    return result
+def _lower_name(entity: Entity) -> str:
+    return entity.name.lower()

@@ -13,9 +13,9 @@ import ipaddress
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from twinbus.broker.auth import EntityRule, Grant, SasToken, Signer, path_of
-from twinbus.broker.namespace import Namespace
 from twinbus.errors import EntityNotFound, Unauthorized
+from twinbus.gateway.auth import EntityRule, Grant, SasToken, Signer, path_of
+from twinbus.gateway.namespace import Namespace
 
 _WRONG: Final = "The credentials are not valid."
 _WEB_TOKEN: Final = "eyJ"  # how `{"` begins in base64; a token's own text tells its kind

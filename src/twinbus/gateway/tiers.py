@@ -31,11 +31,7 @@ def fit_description(limits: Limits, namespace: str, description: D) -> D:
     What is left unset becomes the most that the tier allows; what is set beyond it is refused.
     """
     _check_features(limits, namespace, description)
-    if description.max_size_megabytes > limits.entity_size_megabytes_max:
-        raise ArgumentOutOfRange(
-            f"max_size_megabytes is {description.max_size_megabytes}; the "
-            f"'{limits.name.title()}' tier allows {limits.entity_size_megabytes_max}."
-        )
+    _check_size(limits, description)
     time_to_live_ms = description.default_time_to_live_ms
     ceiling_ms = limits.time_to_live_ms_max
     if ceiling_ms and time_to_live_ms > ceiling_ms:
@@ -52,6 +48,21 @@ def fit_description(limits: Limits, namespace: str, description: D) -> D:
             description.max_message_size_kilobytes, limits.message_size_bytes_max // _KILOBYTE
         ),
     )
+
+
+def _check_size(limits: Limits, description: QueueDescription) -> None:
+    """Refuse a size that the tier does not have.  That of a partitioned entity is one partition's,
+    a subscription's is its topic's."""
+    if "max_size_megabytes" in description.FOREIGN:
+        return
+    size = description.max_size_megabytes
+    is_partitioned = description.enable_partitioning
+    sizes = limits.partition_sizes_megabytes if is_partitioned else limits.sizes_megabytes
+    if sizes and size not in sizes:
+        raise ArgumentOutOfRange(
+            f"max_size_megabytes is {size}{' for each partition' if is_partitioned else ''}; the "
+            f"'{limits.name.title()}' tier allows {', '.join(map(str, sizes))}."
+        )
 
 
 def _check_features(limits: Limits, namespace: str, description: QueueDescription) -> None:

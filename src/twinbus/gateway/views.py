@@ -4,17 +4,19 @@ A view is taken at one moment and does not change afterwards.  Names are as the 
 know them.
 """
 
+from twinbus.entities.commands import Runtime
 from twinbus.entities.descriptions import SUBSCRIPTIONS, QueueDescription
-from twinbus.entities.queue import Queue, QueueCounts
-from twinbus.entities.rules import Rule, RuleDescription
-from twinbus.entities.topic import Topic
+from twinbus.entities.queue import QueueCounts
+from twinbus.entities.rules import RuleDescription
+from twinbus.gateway.directory import Entity
 
 
 class QueueView:
-    """A queue.  `prefix` is what the store has in front of the names of this namespace."""
+    """A queue.  `prefix` is what the stores have in front of the names of this namespace."""
 
     __slots__ = (
         "accessed_utc_ms",
+        "availability",
         "counts",
         "created_utc_ms",
         "description",
@@ -22,13 +24,23 @@ class QueueView:
         "updated_utc_ms",
     )
 
-    def __init__(self, queue: Queue, prefix: str = "") -> None:
-        self.name: str = queue.name[len(prefix) :]
-        self.description: QueueDescription = queue.description
-        self.counts: QueueCounts = queue.counts()
-        self.created_utc_ms: int = queue.description.created_utc_ms
-        self.updated_utc_ms: int = queue.description.updated_utc_ms
-        self.accessed_utc_ms: int = queue.accessed_utc_ms
+    def __init__(
+        self, entity: Entity, runtime: Runtime, availability: str, prefix: str = ""
+    ) -> None:
+        self.name: str = entity.name[len(prefix) :]
+        self.description: QueueDescription = entity.description
+        self.counts = QueueCounts(
+            runtime.active,
+            runtime.deferred,
+            runtime.scheduled,
+            runtime.dead_letter,
+            runtime.size_bytes,
+            runtime.transfer_dead_letter,
+        )
+        self.availability = availability  # what health.py says
+        self.created_utc_ms: int = entity.description.created_utc_ms
+        self.updated_utc_ms: int = entity.description.updated_utc_ms
+        self.accessed_utc_ms: int = runtime.accessed_utc_ms
 
 
 class TopicView(QueueView):
@@ -39,13 +51,13 @@ class TopicView(QueueView):
 
     __slots__ = ("correlation_filter_count", "sql_filter_count", "subscription_count")
 
-    def __init__(self, topic: Topic, prefix: str = "") -> None:
-        super().__init__(topic, prefix)
-        self.subscription_count: int = len(topic.subscriptions)
-        self.sql_filter_count: int = topic.rules.sql_filter_count
-        self.correlation_filter_count: int = topic.rules.correlation_filter_count
-        for subscription in topic.subscriptions.values():
-            self.counts.size_bytes += subscription.counts().size_bytes
+    def __init__(
+        self, entity: Entity, runtime: Runtime, availability: str, prefix: str = ""
+    ) -> None:
+        super().__init__(entity, runtime, availability, prefix)
+        self.subscription_count: int = len(entity.subscriptions)
+        self.sql_filter_count: int = runtime.sql_filter_count
+        self.correlation_filter_count: int = runtime.correlation_filter_count
 
 
 class SubscriptionView(QueueView):
@@ -53,8 +65,10 @@ class SubscriptionView(QueueView):
 
     __slots__ = ("path", "topic")
 
-    def __init__(self, subscription: Queue, prefix: str = "") -> None:
-        super().__init__(subscription, prefix)
+    def __init__(
+        self, entity: Entity, runtime: Runtime, availability: str, prefix: str = ""
+    ) -> None:
+        super().__init__(entity, runtime, availability, prefix)
         self.path: str = self.name
         self.topic, _, self.name = self.path.partition(SUBSCRIPTIONS)
 
@@ -64,7 +78,7 @@ class RuleView:
 
     __slots__ = ("created_utc_ms", "description", "name")
 
-    def __init__(self, rule: Rule) -> None:
-        self.name: str = rule.description.name
-        self.description: RuleDescription = rule.description
-        self.created_utc_ms: int = rule.description.created_utc_ms
+    def __init__(self, description: RuleDescription) -> None:
+        self.name: str = description.name
+        self.description: RuleDescription = description
+        self.created_utc_ms: int = description.created_utc_ms

@@ -18,8 +18,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from twinbus.broker.auth import LISTEN, MANAGE, RIGHTS, SEND
 from twinbus.errors import ConfigError, Unauthorized
+from twinbus.gateway.auth import LISTEN, MANAGE, RIGHTS, SEND
 from twinbus.limits import JWT_CHARS_MAX
 
 PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey

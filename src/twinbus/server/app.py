@@ -1,6 +1,6 @@
 """The server: puts the parts together, runs until told to stop.
 
-    data directory ─▶ store ─▶ broker ─▶ namespaces ─▶ listener (AMQP, TLS, HTTP on one port)
+    broker(s) with their stores ─▶ gateway ─▶ namespaces ─▶ listener (AMQP, TLS, HTTP on one port)
 
 Exit codes: 0 after a clean stop, 3 when the store failed and the server stopped to save what is
 acknowledged.  Everything that goes wrong before "ready" is raised to the command line.
@@ -9,7 +9,6 @@ acknowledged.  Everything that goes wrong before "ready" is raised to the comman
 import asyncio
 import contextlib
 import logging
-import secrets
 import signal
 import ssl
 import sys
@@ -17,29 +16,29 @@ from collections.abc import Callable
 from typing import Final
 
 from twinbus.amqp.connection import ConnectionSettings
-from twinbus.broker.auth import AuthorizationRule, Authorizer
-from twinbus.broker.broker import Broker
-from twinbus.broker.namespace import PREFIX_END, Namespace
-from twinbus.broker.namespaces import Namespaces, WebTokens
-from twinbus.broker.shell import BrokerShell
 from twinbus.certificates import server_context
 from twinbus.clock import Clock, SystemClock
 from twinbus.config import NamespaceConfig, ServerConfig
+from twinbus.entities.descriptions import PREFIX_END
+from twinbus.gateway.auth import AuthorizationRule, Authorizer
+from twinbus.gateway.faults import Fault
+from twinbus.gateway.namespace import Namespace
+from twinbus.gateway.namespaces import Namespaces, WebTokens
 from twinbus.server.atom import AtomRouter
+from twinbus.server.bus import Bus
 from twinbus.server.client_certificates import ClientCertificates
 from twinbus.server.collector import Collector
 from twinbus.server.deadlines import Deadlines
 from twinbus.server.declaring import declare
-from twinbus.server.endpoint import AmqpEndpoint, dispatch_replies
+from twinbus.server.endpoint import AmqpEndpoint
 from twinbus.server.http import HttpProtocol
 from twinbus.server.http_access import HttpAccess
+from twinbus.server.lines import Lines
 from twinbus.server.listener import Listener
-from twinbus.server.message_fields import StoredMessageCodec
+from twinbus.server.observation import Observation
 from twinbus.server.rest import RestRouter
 from twinbus.server.router import Router
 from twinbus.server.websocket import WebSocket
-from twinbus.storage.disk import OsDisk
-from twinbus.storage.store import Store
 
 log = logging.getLogger("twinbus.server")
 
@@ -66,23 +65,31 @@ class Server:
         """Serve until `stop`; `ready` gets the port.  Returns the exit code."""
         config = self._config
         web_tokens = _web_tokens(config)
-        disk = OsDisk(config.data_dir / "store-0")
-        store = Store.open(disk, self._clock.now(), secrets.randbits(63))
-        codec = StoredMessageCodec()
-        shell = BrokerShell(store, self._clock, dispatch_replies, self._failed, codec)
+        bus = Bus(config, self._clock, self._failed, self._lose)
+        observation = Observation(config, bus.gateway, bus.health, self._clock, bus.usage)
         namespaces = Namespaces(
-            [self._namespace(each, shell.broker) for each in config.namespaces], web_tokens
+            [self._namespace(each, bus) for each in config.namespaces], web_tokens
         )
+        bus.faults.watch(namespaces, bus.gateway.directory)
         names = [namespace.name for namespace in namespaces.all()]
         tls = server_context(config.data_dir, config.host, self._clock, config.tls, names)
-        listener = self._listener(namespaces, tls)
-        collector = self._collector = Collector(shell.broker.message_count)
+        access = HttpAccess(namespaces, self._clock)
+        reports = observation.reports(bus.maker, namespaces, bus.faults.faults.all, access)
+        router = Router(
+            RestRouter(access, self._clock),
+            AtomRouter(access, self._clock, bus.faults.faults),
+            reports,
+            bus.faults.router(access),
+        )
+        listener = self._listener(namespaces, router, bus.faults.lines, tls)
+        collector = self._collector = Collector(bus.runner.message_count)
         try:
             port = listener.bind(config.host, config.port)
             for extra in config.extra_ports:
                 listener.bind(config.host, extra)
-            shell.start()
+            await bus.start()
             collector.start()
+            observation.start()
             for namespace, each in zip(namespaces.all(), config.namespaces, strict=True):
                 await declare(namespace, each.declared)
             listener.start()
@@ -90,18 +97,18 @@ class Server:
             code: int = await self._stopping
         finally:
             collector.stop()
+            observation.stop()
             await listener.close()
-            await shell.close()
+            for protocol in list(self._http):
+                protocol.shutdown()  # who waits for a message ends that while there is a broker
+            await bus.close()
             await self._hang_up()
-            disk.close()
         return code
 
     async def _hang_up(self) -> None:
         """Say good-bye to every client and give the words a moment to go out."""
         for endpoint in list(self._endpoints):
             endpoint.shut_down()
-        for protocol in list(self._http):
-            protocol.shutdown()
         for _ in range(HANG_UP_TRIES):
             if not self._endpoints and not self._http:
                 return
@@ -115,7 +122,7 @@ class Server:
         log.critical("stopping: %s", error)
         self.stop(EXIT_STORE_FAILED)
 
-    def _namespace(self, config: NamespaceConfig, broker: Broker) -> Namespace:
+    def _namespace(self, config: NamespaceConfig, bus: Bus) -> Namespace:
         identity = config.identity
         rules = [
             AuthorizationRule(rule.name, rule.rights, rule.primary_key, rule.secondary_key)
@@ -125,7 +132,8 @@ class Server:
         is_first = config is self._config.namespaces[0]
         return Namespace(
             config.name,
-            broker,
+            bus.gateway,
+            bus.maker,
             Authorizer(rules),
             self._clock,
             identity.created_utc_ms,
@@ -133,19 +141,26 @@ class Server:
             limits=self._config.limits,
         )
 
-    def _listener(self, namespaces: Namespaces, tls: ssl.SSLContext) -> Listener:
+    def _lose(self, fault: Fault) -> None:
+        """Whoever receives from what a fault is about does so no more."""
+        for endpoint in list(self._endpoints):
+            endpoint.detach_receivers(fault.covers_name, fault.error())
+
+    def _listener(
+        self, namespaces: Namespaces, router: Router, lines: Lines, tls: ssl.SSLContext
+    ) -> Listener:
         config = self._config
         deadlines = Deadlines(config.handshake_s, config.cbs_s)
         certificates = ClientCertificates(
             {name: frozenset(rights) for name, rights in config.tls.client_rights}
         )
         mechanisms = SASL_MECHANISMS + (("EXTERNAL",) if config.tls.client_ca else ())
-        access = HttpAccess(namespaces, self._clock)
-        router = Router(RestRouter(access, self._clock), AtomRouter(access, self._clock))
+        metrics = namespaces.default.gateway.metrics
 
         def amqp(left: Callable[[], None]) -> AmqpEndpoint:
             def lost(endpoint: AmqpEndpoint) -> None:
                 self._endpoints.discard(endpoint)
+                metrics.connections_closed += 1
                 if self._collector is not None:
                     self._collector.connections_lost += 1
                 left()
@@ -157,6 +172,7 @@ class Server:
             )
             endpoint = AmqpEndpoint(namespaces, certificates, settings, deadlines, lost)
             self._endpoints.add(endpoint)
+            metrics.connections_opened += 1
             return endpoint
 
         def http(left: Callable[[], None]) -> HttpProtocol:
@@ -172,14 +188,14 @@ class Server:
             self._http.add(protocol)
             return protocol
 
-        return Listener(amqp, http, tls, config.handshake_s, config.tls.is_required)
+        return Listener(amqp, http, tls, config.handshake_s, config.tls.is_required, lines)
 
 
 def _web_tokens(config: ServerConfig) -> WebTokens | None:
     if config.jwt is None:
         return None
     # Few need it, and loading it takes as long as a good part of starting.
-    from twinbus.broker import web_tokens  # noqa: PLC0415
+    from twinbus.gateway import web_tokens  # noqa: PLC0415
 
     keys = web_tokens.read_keys(config.jwt.keys, config.jwt.keys_file)
     return web_tokens.WebTokens(config.jwt.issuer, config.jwt.audiences, keys)

@@ -18,9 +18,6 @@ from typing import Final
 from urllib.parse import quote
 from xml.etree.ElementTree import Element
 
-from twinbus.broker.auth import MANAGE
-from twinbus.broker.namespace import Namespace
-from twinbus.broker.views import QueueView, RuleView, SubscriptionView, TopicView
 from twinbus.clock import Clock
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.rules import CORRELATION, SQL
@@ -30,8 +27,13 @@ from twinbus.errors import (
     EntityNotFound,
     InvalidOperation,
     QuotaExceeded,
+    ServiceError,
     Unauthorized,
 )
+from twinbus.gateway.auth import MANAGE
+from twinbus.gateway.faults import Faults
+from twinbus.gateway.namespace import Namespace
+from twinbus.gateway.views import QueueView, RuleView, SubscriptionView, TopicView
 from twinbus.limits import PAGE_COUNT_MAX
 from twinbus.server.documents import Entry, feed, local_name, namespace_entry, read_content
 from twinbus.server.entity_documents import (
@@ -75,22 +77,35 @@ _TOO_MANY_SUBSCRIPTIONS: Final = 40503
 class AtomRouter:
     """Answers everything about entities."""
 
-    def __init__(self, access: HttpAccess, clock: Clock) -> None:
+    def __init__(self, access: HttpAccess, clock: Clock, faults: Faults | None = None) -> None:
         self._access = access
         self._clock = clock
+        self._faults = faults
 
     async def answer(self, request: Request) -> Response:
         path = "/".join(request.segments())
         namespace = self._access.authorize(request, MANAGE, path)
         if request.method not in ("GET", "HEAD", "PUT", "DELETE"):
             return error_response(405, "The method is not allowed.", (("Allow", _METHODS),))
+        if "/rules" not in path.lower():  # rules are for commands, which are asked about later
+            namespace.gateway.check_management(namespace.prefix)
+        if self._faults is not None and self._faults.active:
+            error = self._faults.management_refusal(namespace.prefix + path)
+            if error is not None:
+                raise error
         call = _Call(self._access, namespace, request, self._clock.now().utc_ms)
+        metrics = namespace.gateway.metrics.of_namespace(namespace.name)
         try:
-            return await call.answer(path)
-        except InvalidOperation as error:
-            return error_response(403, str(error), sub_code=_INVALID_OPERATION)
-        except QuotaExceeded as error:
-            return error_response(403, str(error), sub_code=call.quota)
+            response = await call.answer(path)
+        except ServiceError as error:
+            metrics.answered(error)
+            if isinstance(error, InvalidOperation):
+                return error_response(403, str(error), sub_code=_INVALID_OPERATION)
+            if isinstance(error, QuotaExceeded):
+                return error_response(403, str(error), sub_code=call.quota)
+            raise
+        metrics.answered(None)
+        return response
 
 
 class _Call:
@@ -116,7 +131,7 @@ class _Call:
         if lowered == ["$namespaceinfo"]:
             return self._answer_about_namespace()
         if lowered in (["$resources", "queues"], ["$resources", "topics"]):
-            return self._list(path, lowered[1])
+            return await self._list(path, lowered[1])
         if not path or path.startswith("$"):
             raise EntityNotFound("There is no such resource.")
         if "subscriptions" not in lowered[1:]:
@@ -124,11 +139,11 @@ class _Call:
         place = lowered.index("subscriptions", 1)
         topic, below = "/".join(segments[:place]), segments[place + 1 :]
         if not below:
-            return self._list(path, "subscriptions", topic)
+            return await self._list(path, "subscriptions", topic)
         if len(below) == 1:
             return await self._answer_about_subscription(topic, below[0])
         if below[1].lower() == "rules" and len(below) == 2:
-            return self._list(path, "rules", topic, below[0])
+            return await self._list(path, "rules", topic, below[0])
         if below[1].lower() == "rules" and len(below) == 3:
             return await self._answer_about_rule(topic, below[0], below[2])
         raise EntityNotFound("There is no such resource.")
@@ -143,7 +158,9 @@ class _Call:
         entry = namespace_entry(namespace.name, namespace.created_utc_ms, profile)
         return self._entry(200, entry)
 
-    def _list(self, path: str, kind: str, topic: str = "", subscription: str = "") -> Response:
+    async def _list(
+        self, path: str, kind: str, topic: str = "", subscription: str = ""
+    ) -> Response:
         if self._request.method not in ("GET", "HEAD"):
             return _read_only()
         skip = self._page_number("$skip", 0, SKIP_MAX)
@@ -152,10 +169,10 @@ class _Call:
         # One more than asked for tells whether there is a next page.
         if filter_text:
             passes = read_filter(filter_text)
-            entire = self._views(kind, topic, subscription, 0, EVERYTHING)
+            entire = await self._views(kind, topic, subscription, 0, EVERYTHING)
             views = [view for view in entire if passes(view)][skip : skip + top + 1]
         else:
-            views = self._views(kind, topic, subscription, skip, top + 1)
+            views = await self._views(kind, topic, subscription, skip, top + 1)
         next_query = f"$skip={skip + top}&$top={top}" if len(views) > top else ""
         if next_query and filter_text:
             next_query += f"&$filter={quote(filter_text)}"
@@ -163,17 +180,17 @@ class _Call:
         page = feed(path, self._now_utc_ms, entries, self._base, next_query)
         return Response(200, page.encode(), _FEED_TYPE)
 
-    def _views(
+    async def _views(
         self, kind: str, topic: str, subscription: str, skip: int, top: int
     ) -> list[QueueView | RuleView]:
         namespace = self._namespace
         if kind == "queues":
-            return [*namespace.list_queues(skip, top)]
+            return [*await namespace.list_queues(skip, top)]
         if kind == "topics":
-            return [*namespace.list_topics(skip, top)]
+            return [*await namespace.list_topics(skip, top)]
         if kind == "subscriptions":
-            return [*namespace.list_subscriptions(topic, skip, top)]
-        return [*namespace.list_rules(topic, subscription, skip, top)]
+            return [*await namespace.list_subscriptions(topic, skip, top)]
+        return [*await namespace.list_rules(topic, subscription, skip, top)]
 
     def _page_number(self, name: str, default: int, ceiling: int) -> int:
         text = self._request.query.get(name)
@@ -192,9 +209,9 @@ class _Call:
             await namespace.delete_entity(name)
             return Response(200, b"")
         if self._request.method != "PUT":
-            return self._entry(200, self._written(namespace.get_entity(name)))
+            return self._entry(200, self._written(await namespace.get_entity(name)))
         # A missing entity matters more than a bad document.
-        current = namespace.get_entity(name).description if self._is_update() else None
+        current = namespace.find_entity(name).description if self._is_update() else None
         content = read_content(self._request.body, (QUEUE, TOPIC))
         reader = DescriptionReader(self._version, self._now_utc_ms, current)
         view: QueueView
@@ -217,12 +234,12 @@ class _Call:
             await namespace.delete_subscription(topic, name)
             return Response(200, b"")
         if self._request.method != "PUT":
-            return self._entry(200, self._written(namespace.get_subscription(topic, name)))
+            return self._entry(200, self._written(await namespace.get_subscription(topic, name)))
         self.quota = _TOO_MANY_SUBSCRIPTIONS
         namespace.find_topic(topic)
         current = None
         if self._is_update():
-            current = namespace.get_subscription(topic, name).description
+            current = namespace.find_subscription(topic, name).description
         content = read_content(self._request.body, (SUBSCRIPTION,))
         reader = DescriptionReader(self._version, self._now_utc_ms, current)
         subscription = reader.subscription(content)
@@ -242,12 +259,12 @@ class _Call:
             await namespace.delete_rule(topic, subscription, name)
             return Response(200, b"")
         if self._request.method != "PUT":
-            view = namespace.get_rule(topic, subscription, name)
+            view = await namespace.get_rule(topic, subscription, name)
             return self._entry(200, self._written(view, topic, subscription))
         namespace.find_subscription(topic, subscription)
         is_update = self._is_update()
         if is_update:
-            name = namespace.get_rule(topic, subscription, name).name  # in its own spelling
+            name = (await namespace.get_rule(topic, subscription, name)).name  # in its own spelling
         rule = read_rule(read_content(self._request.body, (RULE,)), name)
         self.quota = {SQL: _TOO_MANY_SQL_FILTERS, CORRELATION: _TOO_MANY_CORRELATION_FILTERS}.get(
             rule.filter.kind, 0

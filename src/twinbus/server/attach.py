@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Final
 from twinbus.amqp.composites import Coordinator
 from twinbus.amqp.link import EgressLink, IngressLink, Link
 from twinbus.amqp.types import Symbol, ULong
-from twinbus.broker.namespace import Address, parse_address
 from twinbus.entities.commands import PEEK_LOCK, RECEIVE_AND_DELETE
 from twinbus.errors import ArgumentInvalid, ServiceError
+from twinbus.gateway.addresses import Address, parse_address
 from twinbus.limits import BATCH_SIZE_BYTES_MAX, INGRESS_CREDIT, MESSAGE_SIZE_BYTES_MAX
 from twinbus.server.cbs import CBS, ClaimsNode
 from twinbus.server.coordinator import CoordinatorLink

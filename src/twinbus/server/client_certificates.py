@@ -10,8 +10,8 @@ import ssl
 from collections.abc import Mapping
 from typing import Final
 
-from twinbus.broker.auth import MANAGE, RIGHTS, Grant
 from twinbus.errors import Unauthorized
+from twinbus.gateway.auth import MANAGE, RIGHTS, Grant
 
 COMMON_NAME: Final = "commonName"
 

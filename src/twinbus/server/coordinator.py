@@ -45,11 +45,12 @@ from twinbus.errors import (
     RemoteProtocolError,
     ServiceError,
 )
+from twinbus.gateway.metrics import Enlisted
 from twinbus.server.outcomes import CONFIRMED, UNDECIDED, read_delay_of, read_outcome, refused
 
 if TYPE_CHECKING:
-    from twinbus.broker.transactions import Transaction
     from twinbus.entities.commands import Lock
+    from twinbus.gateway.transactions import BoundTransaction
     from twinbus.server.endpoint import AmqpEndpoint
 
 CAPABILITIES: Final = [
@@ -120,7 +121,9 @@ class CoordinatorLink:
         transaction = self._endpoint.transactions.declare(self)
         self._settle(event, Declared(transaction.txn_id).encode())
 
-    def _discharge(self, event: DeliveryReceived, transaction: "Transaction", fail: bool) -> None:
+    def _discharge(
+        self, event: DeliveryReceived, transaction: "BoundTransaction", fail: bool
+    ) -> None:
         endpoint = self._endpoint
         if fail:
             endpoint.transactions.roll_back(transaction)
@@ -211,10 +214,15 @@ def settle_in_transaction(
 # --- sending links and requests -------------------------------------------------------------------
 
 
-def add_to_transaction(endpoint: "AmqpEndpoint", txn_id: bytes, command: Command) -> "Transaction":
+def add_to_transaction(
+    endpoint: "AmqpEndpoint", txn_id: bytes, command: Command
+) -> "BoundTransaction":
     """Make a command part of a transaction, or raise why not."""
     transaction = endpoint.transactions.find(txn_id)
+    entity = endpoint.namespace.gateway.directory.by_id.get(command.entity_id)
     endpoint.transactions.add(transaction, command)
+    if entity is not None:
+        transaction.endings.append(Enlisted(entity.metrics, command))
     return transaction
 
 

@@ -8,14 +8,14 @@ like starting once.
 from dataclasses import replace
 from typing import TypeVar
 
-from twinbus.broker.namespace import Namespace
-from twinbus.broker.tiers import fit_description
 from twinbus.config import Declared, SubscriptionConfig
 from twinbus.entities.descriptions import (
     QueueDescription,
     subscription_path,
 )
 from twinbus.errors import EntityNotFound
+from twinbus.gateway.namespace import Namespace
+from twinbus.gateway.tiers import fit_description
 from twinbus.limits import PAGE_COUNT_MAX
 
 D = TypeVar("D", bound=QueueDescription)
@@ -73,7 +73,7 @@ async def _declare_rules(
     namespace: Namespace, topic: str, subscription: SubscriptionConfig
 ) -> None:
     name = subscription.name
-    views = namespace.list_rules(topic, name, 0, PAGE_COUNT_MAX)
+    views = await namespace.list_rules(topic, name, 0, PAGE_COUNT_MAX)
     existing = {view.name.lower(): view.description for view in views}
     for rule in subscription.rules:
         before = existing.pop(rule.name.lower(), None)

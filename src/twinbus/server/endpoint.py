@@ -13,7 +13,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 from twinbus.amqp.composites import AmqpError
 from twinbus.amqp.connection import Connection, ConnectionSettings
@@ -34,12 +34,13 @@ from twinbus.amqp.link import EgressLink, Link
 from twinbus.amqp.message_id import MessageIds
 from twinbus.amqp.sasl import split_plain
 from twinbus.amqp.states import OPENED, SERVER
-from twinbus.broker.auth import Grant
-from twinbus.broker.namespace import Namespace
-from twinbus.broker.namespaces import Namespaces
-from twinbus.broker.transactions import Transactions
-from twinbus.entities.commands import Command, Reply
+from twinbus.entities.commands import Command
+from twinbus.entities.sessions import SessionLock
 from twinbus.errors import LinkStolen, ServiceError, Unauthorized
+from twinbus.gateway.auth import Grant
+from twinbus.gateway.namespace import Namespace
+from twinbus.gateway.namespaces import Namespaces
+from twinbus.gateway.transactions import GatewayTransactions
 from twinbus.limits import OUTPUT_BUFFER_BYTES_MAX, PENDING_BYTES_MAX
 from twinbus.server.attach import attach_link
 from twinbus.server.client_certificates import ClientCertificates, asked_host
@@ -64,12 +65,6 @@ class LinkContext(Protocol):
     def closed(self) -> None: ...
 
 
-class Asked(Protocol):
-    """Who gets a reply, with what it wanted to remember."""
-
-    def replied(self, reply: Reply, rest: Any) -> None: ...
-
-
 class AmqpEndpoint(asyncio.Protocol):
     """One connection."""
 
@@ -88,12 +83,16 @@ class AmqpEndpoint(asyncio.Protocol):
         self._on_lost = on_lost
         self.connection = Connection(SERVER, settings)
         self.grants: list[Grant] = []
-        # Of the sessions that links of this connection hold, by entity and session id.
-        self.session_grants: dict[tuple[int, str], int] = {}
+        # Of the sessions that links of this connection hold, by entity and session id.  A lock is
+        # renewed in place when its broker is replaced by another.
+        self.session_locks: dict[tuple[int, str], SessionLock] = {}
         self._checked: list[Grant] = self.grants  # links were last compared with these
         self.message_ids = MessageIds(secrets.randbits(64))
         default = namespaces.default
-        self.transactions = Transactions(default.broker, default.clock, secrets.token_bytes(8))
+        self._gateway = default.gateway  # all namespaces have the same
+        self.transactions = GatewayTransactions(
+            self._gateway, default.clock, secrets.token_bytes(8)
+        )
         self._blocked = False  # the socket's buffer is full
         self._held_back = False  # a receiver has been told to wait for the next flush
         self._deadlines = deadlines
@@ -119,6 +118,11 @@ class AmqpEndpoint(asyncio.Protocol):
     def is_open(self) -> bool:
         return self.connection.state == OPENED
 
+    @property
+    def settled_namespace(self) -> str | None:
+        """For which namespace this connection is, in lower case; None while that is open."""
+        return self.namespace.name.lower() if self._is_settled else None
+
     # -- asyncio.Protocol ------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -132,9 +136,8 @@ class AmqpEndpoint(asyncio.Protocol):
             self._flush_links()
         if self._commands:
             commands, self._commands = self._commands, []
-            broker = self.namespace.broker
-            broker.submit(commands)
-            broker.hurry(self)
+            self._gateway.submit(commands)
+            self._gateway.hurry(self)
         self.flush()
 
     def pause_writing(self) -> None:
@@ -290,7 +293,7 @@ class AmqpEndpoint(asyncio.Protocol):
         self.flush_commands()
         self._forget(event.link)
         if event.link.lingers:
-            self.namespace.broker.when_durable(partial(self._agree, event))
+            self._gateway.when_durable(partial(self._agree, event))
 
     def _agree(self, event: LinkDetached) -> None:
         event.link.detach(closed=event.closed)
@@ -404,7 +407,7 @@ class AmqpEndpoint(asyncio.Protocol):
         self._flush_links()
         while self._commands:  # deliveries that are refused together are tried one by one
             commands, self._commands = self._commands, []
-            self.namespace.broker.submit(commands)
+            self._gateway.submit(commands)
 
     def flush_soon(self) -> None:
         if not self._flushing:
@@ -415,7 +418,7 @@ class AmqpEndpoint(asyncio.Protocol):
         self._flushing = False
         if self._commands:
             commands, self._commands = self._commands, []
-            self.namespace.broker.submit(commands)
+            self._gateway.submit(commands)
         transport = self._transport
         if transport is not None:
             frames = self.connection.data_to_send()
@@ -423,10 +426,10 @@ class AmqpEndpoint(asyncio.Protocol):
                 transport.writelines(frames)
             if self._held_back and not self._blocked:
                 self._wake_receivers()
-            if self.namespace.broker.pending_bytes > PENDING_BYTES_MAX and not self._paused:
+            if self._gateway.pending_bytes > PENDING_BYTES_MAX and not self._paused:
                 self._paused = True  # the disk cannot keep up: read no more until it has
                 self._update_reading()
-                self.namespace.broker.when_durable(self._caught_up)
+                self._gateway.when_durable(self._caught_up)
 
     def _caught_up(self) -> None:
         self._paused = False
@@ -443,6 +446,12 @@ class AmqpEndpoint(asyncio.Protocol):
 
     def detach(self, link: Link, error: ServiceError) -> None:
         self._force_detach(link, error.amqp_condition, str(error))
+
+    def detach_receivers(self, is_meant: Callable[[str], bool], error: ServiceError) -> None:
+        """Nobody is to receive from entities of such names any more."""
+        for link in list(self._links):
+            if isinstance(link.context, ReceivingLink) and is_meant(link.context.entity_name):
+                self.detach(link, error)
 
     def shut_down(self) -> None:
         """The server is stopping: say so and hang up."""
@@ -465,12 +474,3 @@ class AmqpEndpoint(asyncio.Protocol):
 
 def _is_for_entity(link: Link) -> bool:
     return bool(cast(LinkContext, link.context).right)
-
-
-def dispatch_replies(replies: list[Reply]) -> None:
-    """Give each reply to the link (or request) that asked."""
-    for reply in replies:
-        context = reply.command.context
-        if context is not None:
-            asked, rest = cast(tuple[Asked, object], context)
-            asked.replied(reply, rest)

@@ -10,7 +10,6 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 from xml.etree.ElementTree import Element
 
-from twinbus.broker.views import QueueView, SubscriptionView, TopicView
 from twinbus.entities.descriptions import (
     QueueDescription,
     SharedAccessRule,
@@ -19,8 +18,11 @@ from twinbus.entities.descriptions import (
     format_duration,
     parse_duration,
 )
+from twinbus.entities.partitions import PARTITION_COUNT
 from twinbus.entities.queue import QueueCounts
 from twinbus.errors import ArgumentInvalid, NotSupported
+from twinbus.gateway.views import QueueView, SubscriptionView, TopicView
+from twinbus.limits import PARTITION_SIZE_MEGABYTES_MAX
 from twinbus.server.authorization_documents import (
     read_authorization_rules,
     write_authorization_rules,
@@ -201,7 +203,18 @@ class DescriptionReader:
                 values["authorization_rules"] = self._authorization_rules(child)
             else:
                 self._take(name, child.text or "", values)
+        self._take_size_of_all(values)
         return values
+
+    def _take_size_of_all(self, values: dict[str, object]) -> None:
+        """A client that changes what it was shown brings the size of all partitions along."""
+        current = self._current
+        size = values.get("max_size_megabytes")
+        if current is None or not current.enable_partitioning or not isinstance(size, int):
+            return
+        is_whole = size > PARTITION_SIZE_MEGABYTES_MAX or size == _whole_size_megabytes(current)
+        if is_whole and size % PARTITION_COUNT == 0:
+            values["max_size_megabytes"] = size // PARTITION_COUNT
 
     def _kept(self, known: Sequence[str]) -> dict[str, object]:
         """What an update leaves as it is unless it says otherwise."""
@@ -294,14 +307,21 @@ def _texts(view: QueueView, base: str) -> dict[str, str]:
         "CreatedAt": utc_text(view.created_utc_ms),
         "UpdatedAt": utc_text(view.updated_utc_ms),
         "AccessedAt": utc_text(view.accessed_utc_ms),
-        "EntityAvailabilityStatus": "Available",
+        "EntityAvailabilityStatus": view.availability,
     }
     texts.update(dict.fromkeys(_ALWAYS_FALSE, "false"))
     for name, (attribute, kind) in SETTINGS.items():
         value: object = getattr(view.description, attribute)
         if value is not None:
             texts[name] = _write_setting(value, kind, base)
+    if view.description.enable_partitioning:
+        texts["MaxSizeInMegabytes"] = str(_whole_size_megabytes(view.description))
     return texts
+
+
+def _whole_size_megabytes(description: QueueDescription) -> int:
+    """The service takes the size of a partition, and shows that of all of them together."""
+    return description.max_size_megabytes * PARTITION_COUNT
 
 
 def _write_setting(value: object, kind: str, base: str) -> str:

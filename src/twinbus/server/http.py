@@ -22,13 +22,15 @@ from xml.sax.saxutils import escape
 import h11
 
 from twinbus.clock import Clock
-from twinbus.errors import ServiceError
+from twinbus.errors import ServerBusy, ServiceError, Unavailable
 from twinbus.limits import (
     HTTP_BODY_BYTES_MAX,
     HTTP_HEAD_BYTES_MAX,
     HTTP_IDLE_DURATION_S_MAX,
     HTTP_REQUEST_DURATION_S_MAX,
+    THROTTLE_ADVICE_S,
 )
+from twinbus.server.lines import Line
 
 # A refused peer may still be sending.  Closing at once would reset the connection and take our
 # answer with it, so for this long we read and forget.
@@ -53,9 +55,11 @@ class Request:
         "method",
         "named_headers",
         "path",
+        "peer",
         "query",
         "scheme",
         "when_gone",
+        "when_settled",
     )
 
     def __init__(
@@ -75,9 +79,12 @@ class Request:
         self.body = body
         self.named_headers = named_headers  # names as the peer wrote them
         self.scheme = scheme
+        self.peer = ""  # the address it came from, where that is known
         # Whoever makes the peer wait for an answer puts here what ends the waiting: it is called
         # when the peer hangs up, and when the server stops.
         self.when_gone: Callable[[], None] | None = None
+        # To be told the namespace as soon as a token has said it; raises if that is cut off.
+        self.when_settled: Callable[[str], None] | None = None
 
     def segments(self) -> list[str]:
         """The path in pieces, each decoded on its own, so that `%2F` does not divide."""
@@ -125,6 +132,11 @@ def error_response(
     return Response(status, text.encode(), "application/xml; charset=utf-8", headers)
 
 
+def _advice(error: ServiceError) -> tuple[tuple[str, str], ...]:
+    """When to try again; the SDKs' HTTP pipeline waits for so long."""
+    return (("Retry-After", str(THROTTLE_ADVICE_S)),) if isinstance(error, ServerBusy) else ()
+
+
 def xml_text(text: str) -> str:
     """Escaped, and without the characters that XML 1.0 cannot hold at all."""
     return escape(_NOT_XML.sub("\ufffd", text), {"\r": "&#13;"})
@@ -155,6 +167,7 @@ class HttpProtocol(asyncio.Protocol):
         self._output_is_full = False
         self._lingers = False
         self._ends = False  # the server is stopping: no request after this one
+        self.settled_namespace: str | None = None  # by the latest token (lines.py)
 
     # -- what asyncio calls ------------------------------------------------------------------
 
@@ -264,6 +277,10 @@ class HttpProtocol(asyncio.Protocol):
         if request is None:
             self._refuse(400, "The request target is not valid.")
             return
+        peer = self._transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            request.peer = str(peer[0])
+        request.when_settled = self._settle
         self._disarm()
         self._request = request
         if self._http.trailing_data[0]:
@@ -272,11 +289,17 @@ class HttpProtocol(asyncio.Protocol):
 
     # -- answering ---------------------------------------------------------------------------
 
+    def _settle(self, namespace: str) -> None:
+        """Nothing is done for a namespace that a fault has cut off: the connection is reset."""
+        self.settled_namespace = namespace
+        if isinstance(self._transport, Line) and not self._transport.settle():
+            raise Unavailable("The namespace cannot be contacted.")
+
     async def _answer(self, request: Request) -> None:
         try:
             response = await self._router.answer(request)
         except ServiceError as error:
-            response = error_response(error.http_status, str(error))
+            response = error_response(error.http_status, str(error), _advice(error))
         except Exception:  # one request must not take the server down
             log.exception("request failed method=%s", request.method)
             response = error_response(500, "The server failed to answer; see its log.")

@@ -9,10 +9,10 @@ Nothing of a request is looked at before this has said yes.
 from typing import Final
 from urllib.parse import quote
 
-from twinbus.broker.namespace import Namespace
-from twinbus.broker.namespaces import Namespaces
 from twinbus.clock import Clock
 from twinbus.errors import Unauthorized
+from twinbus.gateway.namespace import Namespace
+from twinbus.gateway.namespaces import Namespaces
 from twinbus.server.http import Request
 
 # azure-servicebus 7.15 renews its HTTP token 60 s after it has expired, not before.
@@ -49,4 +49,6 @@ class HttpAccess:
         )
         if not grant.allows(right, path, now_s - TOKEN_LEEWAY_S):
             raise Unauthorized(f"The {right} claim is required for this operation.")
+        if request.when_settled is not None:
+            request.when_settled(namespace.name.lower())
         return namespace

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from twinbus.broker.views import QueueView, RuleView
 from twinbus.errors import ArgumentInvalid
+from twinbus.gateway.views import QueueView, RuleView
 
 FILTER_CHARS_MAX: Final = 2_048  # more than a page of SDK-made ones
 

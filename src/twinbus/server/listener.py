@@ -6,7 +6,8 @@
 
 The first bytes are peeked from the socket before a transport exists, so that TLS sees them too.
 Where TLS is required, whoever comes without is told so, in his own language, and dropped.
-A client that says nothing is dropped at the handshake deadline.
+A client that says nothing is dropped at the handshake deadline.  Connections that a fault refuses
+are reset when it is known what they want (lines.py).
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from twinbus.limits import CONNECTIONS_MAX, TLS_HANDSHAKE_DURATION_S_MAX
+from twinbus.server.lines import Lines, reset
 
 log = logging.getLogger("twinbus.server")
 
@@ -45,9 +47,11 @@ class Listener:
         tls: ssl.SSLContext,
         handshake_s: float,
         requires_tls: bool = False,
+        lines: Lines | None = None,
     ) -> None:
         self._amqp = amqp
         self._http = http
+        self._lines = lines
         self._tls = tls
         self._handshake_s = handshake_s
         self._requires_tls = requires_tls
@@ -117,7 +121,7 @@ class Listener:
             if self._requires_tls and not is_tls:
                 amqp = http = Refusal
             await loop.connect_accepted_socket(
-                lambda: Sniffer(amqp, http, self._handshake_s, self._left),
+                lambda: Sniffer(amqp, http, self._handshake_s, self._left, self._lines),
                 client,
                 ssl=self._tls if is_tls else None,
                 ssl_handshake_timeout=TLS_HANDSHAKE_DURATION_S_MAX if is_tls else None,
@@ -158,11 +162,13 @@ class Sniffer(asyncio.Protocol):
         http: ProtocolFactory,
         handshake_s: float,
         left: Callable[[], None],
+        lines: Lines | None,
     ) -> None:
         self._amqp = amqp
         self._http = http
         self._handshake_s = handshake_s
         self._left = left
+        self._lines = lines
         self._data = b""
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -179,8 +185,15 @@ class Sniffer(asyncio.Protocol):
             return
         if self._deadline is not None:
             self._deadline.cancel()
+        lines = self._lines
+        if lines is not None and lines.refuses(self._transport, self._data):
+            reset(self._transport)
+            return
         factory = self._amqp if self._data.startswith(AMQP_MAGIC) else self._http
         protocol = factory(self._left)
+        if lines is not None:
+            lines.open(self._transport, protocol, self._data)
+            return
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
         protocol.data_received(self._data)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.plain import DecodedMessage
 from twinbus.amqp.types import Array, Int, Symbol, Timestamp
-from twinbus.broker.namespace import Address
 from twinbus.entities.commands import (
     ABANDON,
     COMPLETE,
@@ -46,6 +45,7 @@ from twinbus.errors import (
     ServiceError,
     SessionLockLost,
 )
+from twinbus.gateway.addresses import Address
 from twinbus.limits import MESSAGE_SIZE_BYTES_MAX
 from twinbus.server.bulk_requests import (
     answer_selected,
@@ -99,8 +99,8 @@ class ManagementNode(Node):
         # First the claim: a stranger must not learn which names exist.
         if not endpoint.allowed("Send", self._path):
             endpoint.require("Listen", self._path)
-        self.queue = endpoint.namespace.find_entity(address.name)
-        self.entity_id = self.queue.entity_id
+        self.entity = endpoint.namespace.find_entity(address.name)
+        self.entity_id = self.entity.entity_id
         self.subqueue = address.subqueue
 
     def request(self, request: DecodedMessage) -> None:
@@ -130,19 +130,20 @@ class ManagementNode(Node):
     def session_grant(self, session_id: str) -> int:
         """The lock by which a receiving link of this connection holds the session."""
         self.require_sessions()
-        grant = self.endpoint.session_grants.get((self.entity_id, session_id), 0)
-        if grant == 0:
+        lock = self.endpoint.session_locks.get((self.entity_id, session_id))
+        if lock is None:
             raise SessionLockLost(
                 f"No receiver of this connection holds the session '{session_id[:64]}'."
             )
-        return grant
+        return lock.grant
 
     def require_sessions(self) -> None:
         """Refuse what only a session entity can do."""
-        if self.subqueue or not self.queue.description.requires_session:
+        if self.subqueue or not self.entity.description.requires_session:
             raise InvalidOperation(f"'{self._path[:64]}' has no sessions.")
 
     def replied(self, reply: Reply, request: DecodedMessage) -> None:
+        self.entity.metrics.replied(reply)
         error = reply.error
         if error is None and isinstance(reply.command, Settle) and reply.result is not None:
             failed: list[ServiceError | None] = reply.result  # type: ignore[assignment]
@@ -235,8 +236,8 @@ def _scheduled(node: ManagementNode, entry: object) -> NewMessage:
         message = new_message(
             encoded,
             node.endpoint.message_ids,
-            node.queue.description.default_time_to_live_ms,
-            node.queue.needs_keys,
+            node.entity.description.default_time_to_live_ms,
+            node.entity.needs_keys,
         )
     except RemoteProtocolError as error:
         raise ArgumentInvalid(f"The message cannot be read: {error}") from None

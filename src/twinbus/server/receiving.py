@@ -6,11 +6,11 @@ from twinbus.amqp.composites import Modified, TransactionalState
 from twinbus.amqp.events import DispositionReceived
 from twinbus.amqp.link import EgressLink
 from twinbus.amqp.stored import encode_delivered
-from twinbus.broker.namespace import Address
 from twinbus.entities.commands import PEEK_LOCK, Lock, Reply, Settle
 from twinbus.entities.message import Message, Overlay
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import EntityNotFound, ServiceError
+from twinbus.gateway.addresses import Address
 from twinbus.server.coordinator import settle_in_transaction
 from twinbus.server.lock_tokens import delivery_tag
 from twinbus.server.outcomes import CONFIRMED, UNDECIDED, read_delay_of, read_outcome, refused
@@ -33,17 +33,19 @@ class ReceivingLink:
     ) -> None:
         self._endpoint = endpoint
         self._link = link
-        self._broker = endpoint.namespace.broker
-        self._entity_id = endpoint.namespace.find_entity(address.name).entity_id
+        entity = endpoint.namespace.find_entity(address.name)
+        self._entity_id = entity.entity_id
+        self.entity_name = entity.name  # as the stores know it
+        self._metrics = entity.metrics
         self._subqueue = address.subqueue
         self._settled = receive_mode != PEEK_LOCK
         self.path = address.path
         self.right = "Listen"
-        self._receiver = self._broker.open_receiver(
+        self._receiver = endpoint.namespace.gateway.open_receiver(
             self._entity_id, address.subqueue, receive_mode, self, session, is_exclusive
         )
         if session is not None:
-            endpoint.session_grants[self._entity_id, session.session_id] = session.grant
+            endpoint.session_locks[self._entity_id, session.session_id] = session
 
     # -- what the broker calls (a Sink) ------------------------------------------------------------
 
@@ -52,6 +54,7 @@ class ReceivingLink:
     ) -> None:
         send = self._link.send
         settled = self._settled
+        size = 0
         for message, body in zip(messages, bodies, strict=True):
             number = message.sequence_number
             overlay = message.overlay
@@ -66,8 +69,10 @@ class ReceivingLink:
                 )
             else:
                 data = encode_overlaid(message, body, locked_until_utc_ms)
+            size += len(data)
             lock = (number, message.grant)
             send(delivery_tag(number, message.grant), data, b"", settled, lock)
+        self._metrics.delivered(len(messages), size)
         self._endpoint.flush_soon()
 
     def full(self) -> bool:
@@ -86,11 +91,11 @@ class ReceivingLink:
     # -- what the endpoint calls -------------------------------------------------------------------
 
     def credit_changed(self) -> None:
-        self._broker.set_credit(self._receiver, self._link.credit, self._link.drain)
+        self._receiver.set_credit(self._link.credit, self._link.drain)
 
     def writable(self) -> None:
         """The connection has room again."""
-        self._broker.resume(self._receiver)
+        self._receiver.resume()
 
     def settle(self, event: DispositionReceived) -> None:
         if self._settled:
@@ -112,6 +117,7 @@ class ReceivingLink:
         self._endpoint.submit(settle)
 
     def replied(self, reply: Reply, ids: list[int] | None) -> None:
+        self._metrics.replied(reply)
         if ids is None:
             return  # the client settled without waiting
         command = reply.command
@@ -132,11 +138,11 @@ class ReceivingLink:
         """Message locks run on to their expiry, but a session is free at once."""
         session = self._receiver.session
         if session is not None:
-            grants = self._endpoint.session_grants
+            locks = self._endpoint.session_locks
             key = (self._entity_id, session.session_id)
-            if grants.get(key) == session.grant:
-                del grants[key]
-        self._broker.close_receiver(self._receiver)
+            if locks.get(key) is session:
+                del locks[key]
+        self._receiver.close()
 
 
 def encode_overlaid(

@@ -12,25 +12,19 @@ before the token is.  A request that waits ends with its timeout, its peer or th
 that was locked for a peer that is gone is free again at once.
 """
 
-import asyncio
 import secrets
 from typing import Final, Protocol, cast
 from urllib.parse import quote
 from uuid import UUID
 
 from twinbus.amqp.message_id import MessageIds
-from twinbus.broker.auth import LISTEN, SEND
-from twinbus.broker.broker import Broker
-from twinbus.broker.namespace import Namespace, parse_address
 from twinbus.clock import Clock
 from twinbus.entities.commands import (
     ABANDON,
     COMPLETE,
     PEEK_LOCK,
     RECEIVE_AND_DELETE,
-    Command,
     RenewLocks,
-    Reply,
     Send,
     Settle,
 )
@@ -45,6 +39,10 @@ from twinbus.errors import (
     RemoteProtocolError,
     ServiceError,
 )
+from twinbus.gateway.addresses import parse_address
+from twinbus.gateway.asking import ask
+from twinbus.gateway.auth import LISTEN, SEND
+from twinbus.gateway.namespace import Namespace
 from twinbus.limits import HTTP_BODY_BYTES_MAX, REST_WAIT_S_MAX
 from twinbus.server.http import Request, Response, error_response
 from twinbus.server.lock_tokens import lock_token, parse_lock_token
@@ -100,57 +98,65 @@ class RestRouter:
         segments = request.segments()
         if segments[-1].lower() == _MESSAGES:
             place = self._find(request, SEND, segments[:-1])
-            return await self._send(request, place)
-        if segments[-1].lower() == _HEAD and segments[-2].lower() == _MESSAGES:
+            answer = self._send(request, place)
+        elif segments[-1].lower() == _HEAD and segments[-2].lower() == _MESSAGES:
             place = self._find(request, LISTEN, segments[:-2])
-            return await self._receive(request, place)
-        place = self._find(request, LISTEN, segments[:-3])
-        return await self._settle(request, place, segments[-1])
+            answer = self._receive(request, place)
+        else:
+            place = self._find(request, LISTEN, segments[:-3])
+            answer = self._settle(request, place, segments[-1])
+        try:
+            response = await answer
+        except ServiceError as error:
+            place.entity.metrics.answered(error)
+            raise
+        place.entity.metrics.answered(None)
+        return response
 
     def _find(self, request: Request, right: str, segments: list[str]) -> Place:
         address = parse_address("/".join(segments))
         namespace = self._access.authorize(request, right, address.path)
         if address.is_management:
             raise EntityNotFound("There are no messages to send or receive at a management node.")
-        return Place(namespace.broker, namespace.find_entity(address.name), address)
+        return Place(namespace.gateway, namespace.find_entity(address.name), address)
 
     # -- sending -----------------------------------------------------------------------------
 
     async def _send(self, request: Request, place: Place) -> Response:
         if place.address.subqueue != MAIN:
             raise InvalidOperation("Nothing can be sent to a dead-letter queue.")
-        if place.queue.kind == "subscription":
+        if place.entity.kind == "subscription":
             raise InvalidOperation("Nothing can be sent to a subscription; send to its topic.")
-        place.queue.check_sendable()
+        place.entity.check_sendable()
         now_ms = self._clock.now().utc_ms
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == BATCH_TYPE:
             encoded = read_batch(request.body, now_ms)
         else:
             encoded = [read_message(request.headers, request.named_headers, request.body, now_ms)]
-        allowed = place.queue.description.max_message_size_kilobytes * 1_024
+        allowed = place.entity.description.max_message_size_kilobytes * 1_024
         size, size_max = sum(map(len, encoded)), min(allowed, HTTP_BODY_BYTES_MAX)
         if size > size_max:
             raise MessageSizeExceeded(
                 f"The message of {size} bytes exceeds the limit of {size_max} bytes."
             )
-        ttl_ms_max = place.queue.description.default_time_to_live_ms
-        keys = place.queue.needs_keys
+        ttl_ms_max = place.entity.description.default_time_to_live_ms
+        keys = place.entity.needs_keys
         try:
             messages = [new_message(data, self._message_ids, ttl_ms_max, keys) for data in encoded]
         except RemoteProtocolError as error:
             raise ArgumentInvalid(f"The message cannot be stored: {error}") from None
-        asked = Asked()
-        await asked.ask(place.broker, Send(place.queue.entity_id, messages, (asked, None)))
+        await ask(place.gateway, Send(place.entity.entity_id, messages))
+        place.entity.metrics.sent(len(messages), size)
         return Response(201, b"", _XML)
 
     # -- receiving ---------------------------------------------------------------------------
 
     async def _receive(self, request: Request, place: Place) -> Response:
         mode = PEEK_LOCK if request.method == "POST" else RECEIVE_AND_DELETE
-        if place.queue.kind == "topic":
+        if place.entity.kind == "topic":
             raise InvalidOperation("Nothing can be received from a topic, only subscriptions.")
-        if place.queue.description.requires_session and place.address.subqueue == MAIN:
+        if place.entity.description.requires_session and place.address.subqueue == MAIN:
             raise InvalidOperation(
                 "This entity requires sessions, which REST cannot receive from. Use AMQP."
             )
@@ -160,6 +166,7 @@ class RestRouter:
         received = await waiting.wait(wait_s)
         if received is None:
             return Response(204, b"", _XML)
+        place.entity.metrics.delivered(1, received.size_bytes)
         if mode != PEEK_LOCK:
             return received.response(200, {}, ())
         token = lock_token(received.sequence_number, received.grant)
@@ -183,19 +190,18 @@ class RestRouter:
         except ValueError:
             raise ArgumentInvalid("The lock token is not a GUID.") from None
         lock = parse_lock_token(token)
-        queue, subqueue = place.queue, place.address.subqueue
-        asked = Asked()
-        context = (asked, None)
+        entity, subqueue = place.entity, place.address.subqueue
         if request.method == "POST":
-            renew = RenewLocks(queue.entity_id, subqueue, [lock], context)
-            [until_ms] = cast(list[int], await asked.ask(place.broker, renew))
+            renew = RenewLocks(entity.entity_id, subqueue, [lock])
+            [until_ms] = cast(list[int], await ask(place.gateway, renew))
             properties = f'{{"LockToken":"{token}","LockedUntilUtc":"{http_date(until_ms)}"}}'
             return Response(200, b"", _XML, (("BrokerProperties", properties),))
         outcome = COMPLETE if request.method == "DELETE" else ABANDON
-        settle = Settle(queue.entity_id, subqueue, [lock], outcome, None, context)
-        errors = cast(list[ServiceError | None] | None, await asked.ask(place.broker, settle))
+        settle = Settle(entity.entity_id, subqueue, [lock], outcome)
+        errors = cast(list[ServiceError | None] | None, await ask(place.gateway, settle))
         if errors is not None and errors[0] is not None:
             raise errors[0]
+        entity.metrics.settled(outcome, 1)
         return Response(200, b"", _XML)
 
 
@@ -206,24 +212,3 @@ def _read_timeout(request: Request) -> float:
     if not text.isascii() or not text.isdigit() or len(text) > 9:
         raise ArgumentOutOfRange("timeout must be a whole number of seconds.")
     return min(float(text), REST_WAIT_S_MAX)
-
-
-class Asked:
-    """One command and the wait for its reply."""
-
-    __slots__ = ("_reply",)
-
-    def __init__(self) -> None:
-        self._reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
-    async def ask(self, broker: Broker, command: Command) -> object:
-        """Its result when it is true; a refusal is raised."""
-        broker.submit([command])
-        reply = await self._reply
-        if reply.error is not None:
-            raise reply.error
-        return reply.result
-
-    def replied(self, reply: Reply, rest: object) -> None:
-        if not self._reply.done():
-            self._reply.set_result(reply)

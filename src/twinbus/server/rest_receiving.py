@@ -8,25 +8,25 @@ import asyncio
 
 from twinbus.amqp.plain import DecodedMessage, decode_message
 from twinbus.amqp.sections import DATA
-from twinbus.broker.broker import Broker
-from twinbus.broker.namespace import Address
 from twinbus.entities.commands import PEEK_LOCK, RELEASE, Settle
 from twinbus.entities.message import Message
-from twinbus.entities.queue import Queue
 from twinbus.errors import EntityNotFound, RemoteProtocolError, ServiceError
+from twinbus.gateway.addresses import Address
+from twinbus.gateway.directory import Entity
+from twinbus.gateway.gateway import Gateway
 from twinbus.server.http import Response
 from twinbus.server.receiving import encode_overlaid
 from twinbus.server.rest_messages import body_of, broker_facts, broker_properties, property_headers
 
 
 class Place:
-    """What a request is about: an entity, or the dead-letter queue of one, and who runs it."""
+    """What a request is about: an entity, or the dead-letter queue of one, and the way to it."""
 
-    __slots__ = ("address", "broker", "queue")
+    __slots__ = ("address", "entity", "gateway")
 
-    def __init__(self, broker: Broker, queue: Queue, address: Address) -> None:
-        self.broker = broker
-        self.queue = queue
+    def __init__(self, gateway: Gateway, entity: Entity, address: Address) -> None:
+        self.gateway = gateway
+        self.entity = entity
         self.address = address
 
 
@@ -47,6 +47,10 @@ class Received:
         )
         self._data = encode_overlaid(message, body, locked_until_utc_ms)
 
+    @property
+    def size_bytes(self) -> int:
+        return len(self._data)
+
     def response(
         self, status: int, locked: dict[str, object], headers: tuple[tuple[str, str], ...]
     ) -> Response:
@@ -60,8 +64,8 @@ class Received:
         """Nobody has seen it: free again, and it does not count as a delivery."""
         place = self._place
         lock = (self.sequence_number, self.grant)
-        entity_id = place.queue.entity_id
-        place.broker.submit([Settle(entity_id, place.address.subqueue, [lock], RELEASE)])
+        entity_id = place.entity.entity_id
+        place.gateway.submit([Settle(entity_id, place.address.subqueue, [lock], RELEASE)])
 
 
 def _decode(data: bytes) -> DecodedMessage:
@@ -82,34 +86,33 @@ class Waiting:
         self._place = place
         self._mode = receive_mode
         self._result: asyncio.Future[Received | None] = asyncio.get_running_loop().create_future()
-        self._receiver = place.broker.open_receiver(
-            place.queue.entity_id, place.address.subqueue, receive_mode, self
+        self._receiver = place.gateway.open_receiver(
+            place.entity.entity_id, place.address.subqueue, receive_mode, self
         )
 
     async def wait(self, wait_s: float) -> Received | None:
         """The message; None when none has come in time or the peer is gone."""
-        broker, receiver = self._place.broker, self._receiver
+        receiver = self._receiver
         timer: asyncio.TimerHandle | None = None
         if wait_s > 0:
             timer = asyncio.get_running_loop().call_later(wait_s, self._drain)
-        broker.set_credit(receiver, 1, wait_s == 0)
+        receiver.set_credit(1, drain=wait_s == 0)
         try:
             return await self._result
         finally:
             if timer is not None:
                 timer.cancel()
-            broker.close_receiver(receiver)
+            receiver.close()
 
     def give_up(self) -> None:
         """Nobody waits any more.  A message already taken from the queue is still waited for."""
-        if self._receiver.undelivered == 0:
-            self._receiver.credit = 0
-            self._resolve(None)
+        if not self._result.done():
+            self._receiver.set_credit(0, drain=True)
 
     def _drain(self) -> None:
         """Time is up, but what has been taken for us by now is ours."""
         if not self._result.done():
-            self._place.broker.set_credit(self._receiver, self._receiver.credit, True)
+            self._receiver.set_credit(1, drain=True)
 
     def _resolve(self, received: Received | None) -> None:
         if not self._result.done():

@@ -13,7 +13,6 @@ from typing import Final
 from uuid import UUID
 from xml.etree.ElementTree import Element
 
-from twinbus.broker.views import RuleView
 from twinbus.entities.descriptions import format_duration, parse_duration
 from twinbus.entities.rules import (
     CORRELATION,
@@ -26,6 +25,7 @@ from twinbus.entities.rules import (
     RuleDescription,
 )
 from twinbus.errors import ArgumentInvalid
+from twinbus.gateway.views import RuleView
 from twinbus.server.documents import (
     INSTANCE,
     TYPE,

@@ -14,18 +14,21 @@ from twinbus.amqp.message_id import (
 )
 from twinbus.amqp.plain import BATCH_FORMAT, split_batch
 from twinbus.amqp.types import Symbol
-from twinbus.broker.namespace import Address, parse_address
 from twinbus.entities.commands import Reply, Send
 from twinbus.entities.message import NEVER_MS, NewMessage
-from twinbus.entities.queue import Queue
 from twinbus.errors import (
     ArgumentInvalid,
     EntityNotFound,
     InvalidOperation,
     MessageSizeExceeded,
     RemoteProtocolError,
+    ServerBusy,
     ServiceError,
+    Unavailable,
 )
+from twinbus.gateway.addresses import Address, parse_address
+from twinbus.gateway.directory import Entity
+from twinbus.gateway.partitioned import deal
 from twinbus.limits import PROPERTY_SIZE_BYTES_MAX
 from twinbus.server.coordinator import add_to_transaction, fail_transaction
 from twinbus.server.message_limits import (
@@ -106,7 +109,7 @@ class SendingLink:
     def __init__(self, endpoint: "AmqpEndpoint", link: IngressLink, address: Address) -> None:
         self._endpoint = endpoint
         self._link = link
-        queue = _sendable(endpoint, address)
+        entity = _sendable(endpoint, address)
         destination = (link.properties or {}).get(TRANSFER_DESTINATION)
         self.properties: dict[object, object] = {}  # beyond what every sending link gets
         self.via_path = ""  # where the client must go on being allowed to send, beside `path`
@@ -115,9 +118,11 @@ class SendingLink:
             self.via_path = address.path
             address = parse_address(str(destination))
             endpoint.require("Send", address.path)
-            queue = _sendable(endpoint, address)
-        self._queue = queue
-        self._entity_id = queue.entity_id
+            entity = _sendable(endpoint, address)
+        self._entity = entity
+        self._entity_id = entity.entity_id
+        self._metrics = entity.metrics
+        self._latency = endpoint.namespace.gateway.metrics.send_latency
         self.path = address.path
         self.right = "Send"
         self._messages: list[NewMessage] = []
@@ -126,7 +131,7 @@ class SendingLink:
 
     @property
     def message_size_bytes_max(self) -> int:
-        return self._queue.description.max_message_size_kilobytes * 1_024
+        return self._entity.description.max_message_size_kilobytes * 1_024
 
     def received(self, event: DeliveryReceived) -> None:
         """One delivery; it is handed on with the rest of this read by `flush`."""
@@ -134,8 +139,8 @@ class SendingLink:
             self._received_with_state(event)
             return
         ids = self._endpoint.message_ids
-        ttl_ms_max = self._queue.description.default_time_to_live_ms
-        needs_keys = self._queue.needs_keys
+        ttl_ms_max = self._entity.description.default_time_to_live_ms
+        needs_keys = self._entity.needs_keys
         try:
             if event.message_format == BATCH_FORMAT:
                 new = self._read(split_batch(event.data))
@@ -157,8 +162,8 @@ class SendingLink:
 
     def _read(self, parts: list[bytes]) -> list[NewMessage]:
         ids = self._endpoint.message_ids
-        ttl_ms_max = self._queue.description.default_time_to_live_ms
-        needs_keys = self._queue.needs_keys
+        ttl_ms_max = self._entity.description.default_time_to_live_ms
+        needs_keys = self._entity.needs_keys
         return [new_message(data, ids, ttl_ms_max, needs_keys) for data in parts]
 
     def _received_with_state(self, event: DeliveryReceived) -> None:
@@ -199,18 +204,46 @@ class SendingLink:
         messages, ids, counts = self._messages, self._delivery_ids, self._counts
         self._messages, self._delivery_ids, self._counts = [], [], []
         # The limit may have changed since the attach; from the next read on it is this one.
-        self._link.max_message_size = self._queue.description.max_message_size_kilobytes * 1_024
-        self._endpoint.submit(Send(self._entity_id, messages, (self, (ids, counts))))
+        self._link.max_message_size = self._entity.description.max_message_size_kilobytes * 1_024
+        if self._entity.is_partitioned:
+            self._submit_by_partition(messages, ids, counts)
+        else:
+            send = Send(self._entity_id, messages, (self, (ids, counts)))
+            self._latency.begin(send)
+            self._endpoint.submit(send)
+
+    def _submit_by_partition(
+        self, messages: list[NewMessage], ids: list[int], counts: list[int]
+    ) -> None:
+        """One command for each partition; a delivery is never divided."""
+        deliveries: list[list[NewMessage]] = []
+        first = 0
+        for count in counts:
+            deliveries.append(messages[first : first + count])
+            first += count
+        links = self._endpoint.namespace.gateway.links
+        for partition, indices in deal(links, self._entity, deliveries):
+            together: list[NewMessage] = []
+            for index in indices:
+                together += deliveries[index]
+            context = ([ids[index] for index in indices], [counts[index] for index in indices])
+            send = Send(self._entity_id, together, (self, context))
+            send.partition = partition
+            self._endpoint.submit(send)
 
     def replied(self, reply: Reply, context: tuple[list[int], list[int]]) -> None:
         ids, counts = context
         error = reply.error
         command = reply.command
         assert isinstance(command, Send)
+        self._latency.end(command)
         if error is None:
             settle_ranges(self._link, ids, ACCEPTED)
-        elif len(ids) == 1 or isinstance(error, EntityNotFound):
+            self._metrics.answered(None)
+            self._metrics.sent(len(command.messages), _size_of(command.messages))
+        elif len(ids) == 1 or isinstance(error, EntityNotFound | Unavailable | ServerBusy):
             settle_ranges(self._link, ids, refused(error))
+            self._metrics.answered(error)
         else:
             # Deliveries stand for themselves: together they were refused, so try them one by one.
             first = 0
@@ -224,15 +257,22 @@ class SendingLink:
         """Nothing to give back: what was sent is on its way."""
 
 
-def _sendable(endpoint: "AmqpEndpoint", address: Address) -> Queue:
+def _size_of(messages: list[NewMessage]) -> int:
+    size = 0
+    for message in messages:
+        size += len(message.body)
+    return size
+
+
+def _sendable(endpoint: "AmqpEndpoint", address: Address) -> Entity:
     """The entity at this address, if anything can be sent to it."""
-    queue = endpoint.namespace.find_entity(address.name)
+    entity = endpoint.namespace.find_entity(address.name)
     if address.subqueue:
         raise InvalidOperation("Nothing can be sent to a dead-letter queue.")
-    if queue.kind == "subscription":
+    if entity.kind == "subscription":
         raise InvalidOperation("Nothing can be sent to a subscription; send to its topic.")
-    queue.check_sendable()
-    return queue
+    entity.check_sendable()
+    return entity
 
 
 class Taker(Protocol):

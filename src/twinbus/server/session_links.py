@@ -14,11 +14,11 @@ from uuid import UUID
 from twinbus.amqp.composites import Source
 from twinbus.amqp.link import EgressLink
 from twinbus.amqp.types import Described, Symbol
-from twinbus.broker.namespace import Address
-from twinbus.broker.session_waiters import Waiter
+from twinbus.broker.links import Accepting
 from twinbus.entities.facts import MAIN
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import ArgumentInvalid, InvalidOperation, ServiceError
+from twinbus.gateway.addresses import Address
 from twinbus.limits import (
     ACCEPT_SESSION_MS_DEFAULT,
     ACCEPT_SESSION_MS_MAX,
@@ -111,13 +111,13 @@ class AcceptingLink:
         self._address = address
         self._receive_mode = receive_mode
         self._asked = asked
-        self._broker = endpoint.namespace.broker
+        self._gateway = endpoint.namespace.gateway
         self._entity_id = endpoint.namespace.find_entity(address.name).entity_id
         self.path = address.path
         self.right = "Listen"
         self._is_attaching = True
         self.result: ReceivingLink | ServiceError | None = None  # as soon as it is known
-        self._waiter: Waiter = self._broker.accept_session(
+        self._accepting: Accepting = self._gateway.accept_session(
             self._entity_id, asked.session_id, _timeout_ms(link), asked.grant, self._answered
         )
         self._is_attaching = False
@@ -149,7 +149,7 @@ class AcceptingLink:
                 self._asked.is_exclusive,
             )
         except ServiceError as error:
-            self._broker.release_session(self._entity_id, lock)
+            self._gateway.release_session(self._entity_id, lock)
             return error
         source.filter = {**(source.filter or {}), self._asked.name: self._asked.granted(lock)}
         ticks = lock.locked_until_utc_ms * _TICKS_PER_MS + _TICKS_TO_1970
@@ -158,7 +158,7 @@ class AcceptingLink:
 
     def closed(self) -> None:
         """The client has given up."""
-        self._broker.cancel_accept(self._entity_id, self._waiter)
+        self._accepting.cancel()
 
 
 def _timeout_ms(link: EgressLink) -> int:

@@ -91,6 +91,12 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
         self._behind = False  # frames of the last read are still to be looked at
         self._deaf = False  # failed: what still comes is read and forgotten
 
+    @property
+    def settled_namespace(self) -> str | None:
+        """As the endpoint has it."""
+        settled: str | None = getattr(self._endpoint, "settled_namespace", None)
+        return settled
+
     # -- what the socket calls ---------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

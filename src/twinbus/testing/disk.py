@@ -172,6 +172,11 @@ class SimDisk:
         """Let the n-th operation of this kind from now on fail."""
         self._failures[kind] = (nth, code, for_ever)
 
+    def heal(self) -> None:
+        """Nothing is to fail any more, and no power cut is to come."""
+        self._failures.clear()
+        self._cut_at = -1
+
     def damage(self, name: str, offset: int, data: bytes) -> None:
         """Change durable bytes behind everybody's back."""
         inode = self._names[name]

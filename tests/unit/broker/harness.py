@@ -1,11 +1,22 @@
 """A broker on a simulated disk and clock, driven by hand."""
 
 from collections.abc import Callable
+from functools import partial
 
 from twinbus.broker.broker import Broker
-from twinbus.broker.catalog import Catalog
 from twinbus.broker.delivery import Receiver
-from twinbus.entities.commands import PEEK_LOCK, Command, Lock, Reply, Send
+from twinbus.entities.commands import (
+    PEEK_LOCK,
+    Command,
+    CreateEntities,
+    DeleteEntities,
+    Listed,
+    Lock,
+    NewEntity,
+    Reply,
+    Send,
+    UpdateEntities,
+)
 from twinbus.entities.descriptions import (
     QueueDescription,
     SubscriptionDescription,
@@ -14,10 +25,14 @@ from twinbus.entities.descriptions import (
 )
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import Message, NewMessage
+from twinbus.entities.partitions import split_partition
 from twinbus.entities.queue import Queue
 from twinbus.entities.rules import RuleDescription, default_rule
 from twinbus.entities.topic import Topic
 from twinbus.errors import ServiceError
+from twinbus.gateway.gateway import Gateway
+from twinbus.gateway.making import Maker, NoCatalog
+from twinbus.gateway.replies import dispatch_replies
 from twinbus.server.message_fields import StoredMessageCodec
 from twinbus.storage.store import Commit, Store
 from twinbus.testing.clock import SimClock
@@ -74,10 +89,38 @@ class BrokerHarness:
         self.store = Store.open(self.disk, self.clock.now(), 7, segment_size)
         self.replies: list[Reply] = []
         self.wanted = False
-        on_replies = on_replies or self.replies.extend
+        on_replies = on_replies or self._replied
         self.broker = Broker(self.store, self.clock, self._wake, on_replies, StoredMessageCodec())
-        self.catalog = Catalog(self.broker)
         self.broker.arm_all()
+        self.gateway = Gateway([self.broker], self.clock)
+        self.broker.on_entity_gone = partial(self.gateway.directory.remove_part, 0)
+        self.maker = Maker(self.gateway, NoCatalog())
+        self.list_entities()
+
+    def list_entities(self) -> None:
+        """Let the gateway know of what was made or changed behind its back."""
+        directory = self.gateway.directory
+        known = self.store.entities
+        for entity in list(directory.by_id.values()):
+            if any(part.entity_id not in known for part in entity.parts):
+                directory.remove(entity)
+            else:
+                entity.describe(known[entity.parts[0].entity_id].description)
+        listed = [
+            Listed(each.entity_id, each.kind, each.name, each.description)
+            for each in known.values()
+            if split_partition(each.name)[0].lower() not in directory.names
+        ]
+        directory.load([(0, listed)])
+
+    def _replied(self, replies: list[Reply]) -> None:
+        """Keep replies for the test; those that somebody waits for are given to him."""
+        for reply in replies:
+            context = reply.command.context
+            if isinstance(context, tuple) and hasattr(context[0], "replied"):
+                dispatch_replies([reply])
+            else:
+                self.replies.append(reply)
 
     def _wake(self) -> None:
         self.wanted = True
@@ -127,10 +170,26 @@ class BrokerHarness:
     ) -> Queue:
         return self.create("queue", name, description or QueueDescription())
 
-    def create(self, kind: str, name: str, description: QueueDescription) -> Queue:
-        queue = self.catalog.create_entity(kind, name, description, _nothing)
+    def create(
+        self,
+        kind: str,
+        name: str,
+        description: QueueDescription,
+        rule: RuleDescription | None = None,
+    ) -> Queue:
+        self._ask(CreateEntities([NewEntity(kind, name, description, rule)]))
+        return self.store.entities[self.store.names[name.lower()]]
+
+    def _ask(self, command: Command) -> None:
+        """Have something done; whoever looks at the replies did not ask for it."""
+        asked = _Asked()
+        command.context = (asked, None)
+        self.submit(command)
         self.run()
-        return queue
+        self.list_entities()
+        for reply in asked.replies:
+            if reply.error is not None:
+                raise reply.error
 
     def create_topic(
         self, name: str = "news", description: TopicDescription | None = None
@@ -146,22 +205,15 @@ class BrokerHarness:
         description: SubscriptionDescription | None = None,
         rule: RuleDescription | None = None,
     ) -> Queue:
-        queue = self.catalog.create_subscription(
-            subscription_path(topic.name, name),
-            description or SubscriptionDescription(),
-            rule or default_rule(),
-            _nothing,
-        )
-        self.run()
-        return queue
+        path = subscription_path(topic.name, name)
+        described = description or SubscriptionDescription()
+        return self.create("subscription", path, described, rule or default_rule())
 
     def update(self, queue: Queue, description: QueueDescription) -> None:
-        self.catalog.update_entity(queue, description, _nothing)
-        self.run()
+        self._ask(UpdateEntities([queue.entity_id], description))
 
     def delete(self, queue: Queue) -> None:
-        self.catalog.delete_entity(queue, _nothing)
-        self.run()
+        self._ask(DeleteEntities([queue.entity_id]))
 
     def submit(self, *commands: Command) -> None:
         self.broker.submit(list(commands))
@@ -184,5 +236,11 @@ class BrokerHarness:
         return next((reply for reply in self.replies if reply.command is command), None)
 
 
-def _nothing() -> None:
-    """For tests that do not ask when it is durable."""
+class _Asked:
+    """Takes replies where they are given to whoever asked."""
+
+    def __init__(self) -> None:
+        self.replies: list[Reply] = []
+
+    def replied(self, reply: Reply, rest: object) -> None:
+        self.replies.append(reply)

@@ -10,6 +10,7 @@ from twinbus.entities.commands import (
     COMPLETE,
     RECEIVE_AND_DELETE,
     CancelScheduled,
+    DeleteEntities,
     Delivered,
     Peek,
     Send,
@@ -20,6 +21,7 @@ from twinbus.entities.facts import DEAD_LETTER, MAIN
 from twinbus.entities.message import NewMessage
 from twinbus.entities.queue import Queue
 from twinbus.errors import (
+    ArgumentInvalid,
     DiskFull,
     EntityDisabled,
     EntityNotFound,
@@ -50,6 +52,7 @@ def test_who_waits_for_all_before_hears_after_those_who_were_answered() -> None:
     told: list[str] = []
     bench = BrokerHarness(on_replies=lambda replies: told.extend("reply" for _ in replies))
     queue = bench.create_queue()
+    told.clear()
     bench.send(queue, b"one")
     bench.send(queue, b"two")
     bench.broker.when_durable(lambda: told.append("durable"))
@@ -212,7 +215,7 @@ def test_a_deleted_queue_tells_its_receivers_and_refuses_commands() -> None:
     bench = BrokerHarness()
     queue = bench.create_queue()
     _, sink = bench.receiver(queue, credit=5)
-    bench.catalog.delete_entity(queue, lambda: None)
+    bench.submit(DeleteEntities([queue.entity_id]))
     bench.run()
     assert sink.is_removed
     command = bench.send(queue, b"late")
@@ -284,7 +287,7 @@ def test_a_disk_that_was_full_takes_sends_when_the_reason_is_gone(
                 taken += 1
         assert 5 < taken < 1_000
         if is_deleted:
-            bench.catalog.delete_entity(ballast, lambda: None)
+            bench.submit(DeleteEntities([ballast.entity_id]))
             ballast = bench.create_queue("ballast")
         else:
             receiver, _ = bench.receiver(ballast, 1_000, RECEIVE_AND_DELETE)
@@ -388,3 +391,14 @@ def test_a_client_that_talks_alone_need_not_wait_for_the_end_of_the_turn() -> No
     bench.send(queue, *[b"x"] * 100)
     bench.broker.hurry("a")
     assert len(turns) == 2  # too much work for now
+
+
+def test_a_send_without_a_message_is_refused() -> None:
+    bench = BrokerHarness()
+    queue = bench.create_queue()
+    empty = bench.send(queue)
+    bench.send(queue, b"one")
+    bench.run()
+    reply = bench.reply_to(empty)
+    assert reply is not None and isinstance(reply.error, ArgumentInvalid)
+    assert queue.counts().active == 1

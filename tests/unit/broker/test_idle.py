@@ -40,6 +40,20 @@ def test_an_idle_queue_goes_with_its_messages() -> None:
     assert list(restarted(bench).store.names) == ["kept"]
 
 
+@pytest.mark.feature("entity.partitions")
+def test_a_partition_is_left_to_the_gateway() -> None:  # E-12
+    """It alone sees whether the others are idle, too."""
+    bench = BrokerHarness()
+    description = replace(BRIEF, enable_partitioning=True)
+    partition = bench.create_queue("brief#3", description)
+    bench.pass_time(3 * IDLE)
+    assert exists(bench, partition)
+    bench.update(partition, replace(description, lock_duration_ms=30_000))
+    bench.pass_time(3 * IDLE)
+    assert exists(bench, partition)
+    assert "brief#3" in restarted(bench).store.names
+
+
 def test_use_keeps_it_alive() -> None:
     bench = BrokerHarness()
     queue = bench.create_queue("brief", BRIEF)

@@ -3,7 +3,7 @@
 from tests.unit.broker.actions import answer, arrived, found, restarted, send, sql
 from tests.unit.broker.harness import SEGMENT_SIZE, BrokerHarness
 from tests.unit.broker.stored_messages import new
-from twinbus.entities.commands import AddRule
+from twinbus.entities.commands import AddRule, DeleteEntities
 from twinbus.entities.facts import MAIN
 from twinbus.entities.queue import Queue
 from twinbus.entities.topic import DUE_INTERVAL_MS, Topic
@@ -87,7 +87,7 @@ def test_what_is_due_waits_for_room_on_the_disk() -> None:
         bench.run()
     bench.pass_time(10_100)
     assert (topic.counts().scheduled, queue.counts().message_count) == (1, 0)
-    bench.catalog.delete_entity(ballast, lambda: None)
+    bench.submit(DeleteEntities([ballast.entity_id]))
     bench.run()
     bench.pass_time(10_000)
     assert arrived(bench, queue) == [b"later"]

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.broker.auth import (
+from twinbus.client.sas import make_sas_token
+from twinbus.errors import Unauthorized
+from twinbus.gateway.auth import (
     LISTEN,
     MANAGE,
     NEVER_S,
@@ -20,8 +22,6 @@ from twinbus.broker.auth import (
     Grant,
     Secret,
 )
-from twinbus.client.sas import make_sas_token
-from twinbus.errors import Unauthorized
 from twinbus.limits import SAS_TOKEN_CHARS_MAX
 
 NOW_S = 1_800_000_000

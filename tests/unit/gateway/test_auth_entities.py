@@ -4,7 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.broker.auth import (
+from twinbus.client.sas import make_sas_token
+from twinbus.entities.descriptions import SharedAccessRule
+from twinbus.errors import Unauthorized
+from twinbus.gateway.auth import (
     LISTEN,
     MANAGE,
     RIGHTS,
@@ -14,9 +17,6 @@ from twinbus.broker.auth import (
     Grant,
     entity_of,
 )
-from twinbus.client.sas import make_sas_token
-from twinbus.entities.descriptions import SharedAccessRule
-from twinbus.errors import Unauthorized
 
 NOW_S = 1_800_000_000
 LATER_S = NOW_S + 3600

@@ -2,8 +2,8 @@
 
 import pytest
 
-from twinbus.broker.namespace import parse_address
 from twinbus.entities.facts import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
+from twinbus.gateway.addresses import parse_address
 
 
 @pytest.mark.parametrize(

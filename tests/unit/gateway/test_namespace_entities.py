@@ -10,8 +10,6 @@ import pytest
 from tests.unit.broker.actions import by_subject, restarted, send, sql
 from tests.unit.broker.harness import BrokerHarness
 from tests.unit.broker.stored_messages import new
-from twinbus.broker.auth import Authorizer
-from twinbus.broker.namespace import Namespace
 from twinbus.entities.descriptions import (
     DISABLED,
     QueueDescription,
@@ -27,6 +25,8 @@ from twinbus.errors import (
     QuotaExceeded,
     ServiceError,
 )
+from twinbus.gateway.auth import Authorizer
+from twinbus.gateway.namespace import Namespace
 
 T = TypeVar("T")
 QUEUE = QueueDescription()
@@ -41,7 +41,13 @@ class Bench:
         self.harness = harness or BrokerHarness()
         clock = self.harness.clock
         self.namespace = Namespace(
-            "main", self.harness.broker, Authorizer([]), clock, clock.now().utc_ms, prefix
+            "main",
+            self.harness.gateway,
+            self.harness.maker,
+            Authorizer([]),
+            clock,
+            clock.now().utc_ms,
+            prefix,
         )
 
     def do(self, change: Coroutine[Any, Any, T]) -> T:
@@ -50,9 +56,10 @@ class Bench:
         async def run() -> T:
             task = asyncio.ensure_future(change)
             await asyncio.sleep(0)
-            if not task.done():
+            while not task.done():
                 self.harness.run()
-            return await task
+                await asyncio.sleep(0)
+            return task.result()
 
         return asyncio.run(run())
 
@@ -90,10 +97,10 @@ def test_kinds_do_not_mix(bench: Bench) -> None:
     with pytest.raises(EntityAlreadyExists):
         bench.do(bench.namespace.create_topic("Orders", TOPIC))
     for look in (
-        lambda: bench.namespace.get_queue("news"),
-        lambda: bench.namespace.get_topic("orders"),
-        lambda: bench.namespace.get_queue("news/Subscriptions/all"),
-        lambda: bench.namespace.get_subscription("orders", "all"),
+        lambda: bench.do(bench.namespace.get_queue("news")),
+        lambda: bench.do(bench.namespace.get_topic("orders")),
+        lambda: bench.do(bench.namespace.get_queue("news/Subscriptions/all")),
+        lambda: bench.do(bench.namespace.get_subscription("orders", "all")),
         lambda: bench.namespace.find_entity("news/Subscriptions/all/Rules/$Default"),
         lambda: bench.namespace.find_entity(""),
     ):
@@ -109,20 +116,20 @@ def test_views(bench: Bench) -> None:
     bench.do(namespace.create_rule("news", "red", by_subject("x", "correlation")))
     later = bench.harness.clock.now().utc_ms + 60_000
     send(bench.harness, namespace.find_topic("news"), new(b"1"), new(b"2", scheduled_ms=later))
-    view = namespace.get_topic("news")
+    view = bench.do(namespace.get_topic("news"))
     assert (view.name, view.subscription_count) == ("News", 2)
     assert (view.sql_filter_count, view.correlation_filter_count) == (1, 1)
     assert view.counts.scheduled == 1
     size = len(new(b"1").body)
     assert view.counts.size_bytes == 3 * size
-    assert namespace.get_topic("news").counts.size_bytes == 3 * size
-    subscription = namespace.get_subscription("NEWS", "all")
+    assert bench.do(namespace.get_topic("news")).counts.size_bytes == 3 * size
+    subscription = bench.do(namespace.get_subscription("NEWS", "all"))
     assert (subscription.topic, subscription.name) == ("News", "All")
     assert subscription.path == "News/Subscriptions/All"
     assert subscription.counts.active == 1
     assert subscription.created_utc_ms > 0
-    assert namespace.get_entity("news").name == "News"
-    assert namespace.get_entity("news/subscriptions/red").name == "red"
+    assert bench.do(namespace.get_entity("news")).name == "News"
+    assert bench.do(namespace.get_entity("news/subscriptions/red")).name == "red"
 
 
 def test_lists_are_in_order_and_come_in_pages(bench: Bench) -> None:
@@ -133,24 +140,26 @@ def test_lists_are_in_order_and_come_in_pages(bench: Bench) -> None:
     for name in ("A", "c", "b"):
         bench.do(namespace.create_subscription("topic-b", name, SUBSCRIPTION))
         bench.do(namespace.create_rule("topic-b", "A", sql("1 = 1", name=name)))
-    assert [view.name for view in namespace.list_queues(0, 10)] == ["A", "b", "c"]
-    assert [view.name for view in namespace.list_queues(1, 1)] == ["b"]
-    assert [view.name for view in namespace.list_topics(1, 9)] == ["topic-b", "topic-c"]
-    views = namespace.list_subscriptions("topic-b", 0, 2)
+    assert [view.name for view in bench.do(namespace.list_queues(0, 10))] == ["A", "b", "c"]
+    assert [view.name for view in bench.do(namespace.list_queues(1, 1))] == ["b"]
+    assert [view.name for view in bench.do(namespace.list_topics(1, 9))] == ["topic-b", "topic-c"]
+    views = bench.do(namespace.list_subscriptions("topic-b", 0, 2))
     assert [view.name for view in views] == ["A", "b"]
-    rules = namespace.list_rules("topic-b", "a", 0, 9)
+    rules = bench.do(namespace.list_rules("topic-b", "a", 0, 9))
     assert [view.name for view in rules] == ["$Default", "A", "b", "c"]
-    assert namespace.list_rules("topic-b", "a", 4, 9) == []
+    assert bench.do(namespace.list_rules("topic-b", "a", 4, 9)) == []
 
 
 def test_a_subscription_has_a_default_rule_or_the_one_it_is_given(bench: Bench) -> None:  # M-6
     namespace = bench.namespace
     bench.create_topic("news", "all")
     bench.do(namespace.create_subscription("news", "red", SUBSCRIPTION, by_subject("red", "mine")))
-    assert [view.name for view in namespace.list_rules("news", "all", 0, 9)] == ["$Default"]
-    assert [view.name for view in namespace.list_rules("news", "red", 0, 9)] == ["mine"]
+    assert [view.name for view in bench.do(namespace.list_rules("news", "all", 0, 9))] == [
+        "$Default"
+    ]
+    assert [view.name for view in bench.do(namespace.list_rules("news", "red", 0, 9))] == ["mine"]
     again = Bench(restarted(bench.harness)).namespace
-    assert [view.name for view in again.list_rules("news", "red", 0, 9)] == ["mine"]
+    assert [view.name for view in bench.do(again.list_rules("news", "red", 0, 9))] == ["mine"]
 
 
 def test_rules_are_created_replaced_and_deleted(bench: Bench) -> None:  # M-6
@@ -161,7 +170,8 @@ def test_rules_are_created_replaced_and_deleted(bench: Bench) -> None:  # M-6
     with pytest.raises(EntityAlreadyExists):
         bench.do(namespace.create_rule("news", "all", by_subject("b", "MINE")))
     bench.do(namespace.update_rule("news", "all", by_subject("b", "Mine")))
-    view = Bench(restarted(bench.harness)).namespace.get_rule("news", "all", "mine")
+    again = Bench(restarted(bench.harness))
+    view = again.do(again.namespace.get_rule("news", "all", "mine"))
     assert view.description.filter.system == {"label": "b"}
     assert view.created_utc_ms == made.created_utc_ms
     bench.do(namespace.delete_rule("news", "all", "MINE"))
@@ -182,7 +192,7 @@ def test_a_replaced_rule_is_never_missing(bench: Bench) -> None:  # M-6
     )
     assert len(bench.harness.store.rules) == 1
     send(bench.harness, namespace.find_topic("news"), new(b"1"))
-    assert namespace.get_subscription("news", "all").counts.active == 1
+    assert bench.do(namespace.get_subscription("news", "all")).counts.active == 1
 
 
 def test_updates_are_kept_and_what_is_fixed_is_refused(bench: Bench) -> None:
@@ -196,8 +206,8 @@ def test_updates_are_kept_and_what_is_fixed_is_refused(bench: Bench) -> None:
         namespace.update_subscription("news", "all", replace(SUBSCRIPTION, max_delivery_count=3))
     )
     again = Bench(restarted(bench.harness)).namespace
-    assert again.get_topic("news").description.user_metadata == "note"
-    assert again.get_subscription("news", "all").description.max_delivery_count == 3
+    assert bench.do(again.get_topic("news")).description.user_metadata == "note"
+    assert bench.do(again.get_subscription("news", "all")).description.max_delivery_count == 3
     with pytest.raises(ArgumentInvalid):
         bench.do(
             namespace.update_subscription(
@@ -211,7 +221,7 @@ def test_deleting(bench: Bench) -> None:
     bench.create_topic("news", "all", "red")
     bench.do(namespace.delete_subscription("news", "ALL"))
     with pytest.raises(EntityNotFound):
-        namespace.get_subscription("news", "all")
+        bench.do(namespace.get_subscription("news", "all"))
     bench.do(namespace.delete_topic("News"))
     assert not bench.harness.store.names
     bench.do(namespace.create_queue("news", QUEUE))
@@ -236,7 +246,7 @@ def test_forwarding_that_cannot_be(
     with pytest.raises(error):
         bench.do(bench.namespace.create_queue("me", description))
     with pytest.raises(EntityNotFound):
-        bench.namespace.get_queue("me")
+        bench.do(bench.namespace.get_queue("me"))
 
 
 def test_a_forwarding_target_may_go(bench: Bench) -> None:  # M-8
@@ -245,7 +255,7 @@ def test_a_forwarding_target_may_go(bench: Bench) -> None:  # M-8
     bench.do(namespace.create_queue("source", QueueDescription(forward_to="Target")))
     bench.do(namespace.delete_queue("target"))
     send(bench.harness, namespace.find_queue("source"), new(b"1"))
-    assert namespace.get_queue("source").counts.transfer_dead_letter == 1
+    assert bench.do(namespace.get_queue("source")).counts.transfer_dead_letter == 1
 
 
 def test_names(bench: Bench) -> None:
@@ -276,10 +286,10 @@ def test_namespaces_in_one_store_do_not_see_each_other(bench: Bench) -> None:
     for each in (bench, other):
         each.create_topic("news", "all")
         each.do(each.namespace.create_queue("orders", QUEUE))
-    assert [view.name for view in bench.namespace.list_queues(0, 9)] == ["orders"]
-    assert [view.name for view in other.namespace.list_queues(0, 9)] == ["orders"]
-    assert [view.name for view in other.namespace.list_topics(0, 9)] == ["news"]
-    view = other.namespace.get_subscription("news", "ALL")
+    assert [view.name for view in bench.do(bench.namespace.list_queues(0, 9))] == ["orders"]
+    assert [view.name for view in other.do(other.namespace.list_queues(0, 9))] == ["orders"]
+    assert [view.name for view in other.do(other.namespace.list_topics(0, 9))] == ["news"]
+    view = other.do(other.namespace.get_subscription("news", "ALL"))
     assert (view.topic, view.name) == ("news", "all")
     found = other.namespace.find_queue("orders")
     assert found is not bench.namespace.find_queue("orders")
@@ -288,4 +298,4 @@ def test_namespaces_in_one_store_do_not_see_each_other(bench: Bench) -> None:
         with pytest.raises(EntityNotFound):
             bench.namespace.find_entity(path)
     other.do(other.namespace.delete_topic("news"))
-    assert bench.namespace.get_topic("news").subscription_count == 1
+    assert bench.do(bench.namespace.get_topic("news")).subscription_count == 1

@@ -3,12 +3,12 @@
 import pytest
 
 from tests.unit.broker.harness import BrokerHarness
-from twinbus.broker.auth import LISTEN, MANAGE, RIGHTS, AuthorizationRule, Authorizer
-from twinbus.broker.namespace import Namespace
-from twinbus.broker.namespaces import Namespaces
 from twinbus.client.sas import make_sas_token
 from twinbus.entities.descriptions import QueueDescription, SharedAccessRule
 from twinbus.errors import Unauthorized
+from twinbus.gateway.auth import LISTEN, MANAGE, RIGHTS, AuthorizationRule, Authorizer
+from twinbus.gateway.namespace import Namespace
+from twinbus.gateway.namespaces import Namespaces
 
 NOW_S = 1_800_000_000
 LATER_S = NOW_S + 3600
@@ -21,7 +21,9 @@ def namespace(harness: BrokerHarness, name: str, prefix: str) -> Namespace:
         AuthorizationRule("Root", [MANAGE], f"{name} one", f"{name} two"),
         AuthorizationRule("shared", [LISTEN], "same key", "same key"),
     ]
-    return Namespace(name, harness.broker, Authorizer(rules), harness.clock, 0, prefix)
+    return Namespace(
+        name, harness.gateway, harness.maker, Authorizer(rules), harness.clock, 0, prefix
+    )
 
 
 @pytest.fixture(scope="module")

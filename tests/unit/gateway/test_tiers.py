@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from twinbus.broker.tiers import check_topics, fit_description
 from twinbus.entities.descriptions import QueueDescription, SubscriptionDescription
 from twinbus.entities.message import NEVER_MS
 from twinbus.errors import ArgumentInvalid, ServiceError
+from twinbus.gateway.tiers import check_topics, fit_description
 from twinbus.limits import PROFILE_DEFAULT, PROFILES
 
 pytestmark = pytest.mark.feature("entity.limits")
@@ -49,13 +49,52 @@ def test_topics() -> None:
         check_topics(PROFILES[profile], "bus")
 
 
-@pytest.mark.parametrize(
-    "profile, size", [("basic", 5_120), ("standard", 5_120), ("premium", 81_920)]
-)
-def test_entity_size(profile: str, size: int) -> None:
-    assert fit(profile, max_size_megabytes=size).max_size_megabytes == size
-    with pytest.raises(ServiceError, match="max_size_megabytes"):
-        fit(profile, max_size_megabytes=size + 1)
+GIGABYTES = {
+    "basic": (1, 2, 3, 4, 5),
+    "standard": (1, 2, 3, 4, 5),
+    "premium": (1, 2, 3, 4, 5, 10, 20, 40, 80),
+}
+
+
+@pytest.mark.parametrize("profile", GIGABYTES)
+def test_entity_size(profile: str) -> None:  # E-2
+    sizes = [1_024 * each for each in GIGABYTES[profile]]
+    for size in sizes:
+        assert fit(profile, max_size_megabytes=size).max_size_megabytes == size
+        with pytest.raises(ServiceError, match=f"max_size_megabytes is {size - 1}; the '.*' tier"):
+            fit(profile, max_size_megabytes=size - 1)
+    others = {1_024 * each for each in range(1, 81)}.difference(sizes)
+    for size in others:
+        with pytest.raises(ServiceError, match=f"max_size_megabytes is {size}; the '.*' tier"):
+            fit(profile, max_size_megabytes=size)
+
+
+@pytest.mark.parametrize("profile", GIGABYTES)
+def test_partition_size(profile: str) -> None:  # E-2
+    for size in (1_024, 2_048, 3_072, 4_096, 5_120):
+        fitted = fit(profile, enable_partitioning=True, max_size_megabytes=size)
+        assert (fitted.max_size_megabytes, fitted.enable_partitioning) == (size, True)
+    for size in (1, 1_023, 1_025, 1_536):
+        with pytest.raises(ServiceError, match=f"is {size} for each partition; the '.*' tier"):
+            fit(profile, enable_partitioning=True, max_size_megabytes=size)
+
+
+def test_small_sizes_are_for_those_who_want_no_limits() -> None:
+    for size in (1, 1_500):
+        for settings in ({}, {"enable_partitioning": True}):
+            fitted = fit("unlimited", max_size_megabytes=size, **settings)
+            assert fitted.max_size_megabytes == size
+
+
+def test_a_subscription_has_the_size_of_its_topic() -> None:
+    odd = SubscriptionDescription(max_size_megabytes=7)  # as an older version may have written it
+    assert fit_description(PROFILES["premium"], "bus", odd) == odd
+
+
+def test_partitioned_entities_of_a_namespace() -> None:  # E-14
+    counts = {name: limits.partitioned_entities_max for name, limits in PROFILES.items()}
+    assert counts.pop("unlimited") > 100
+    assert set(counts.values()) == {100}
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,15 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.broker.auth import LISTEN, MANAGE, RIGHTS, SEND
-from twinbus.broker.web_tokens import (
+from twinbus.errors import ConfigError, Unauthorized
+from twinbus.gateway.auth import LISTEN, MANAGE, RIGHTS, SEND
+from twinbus.gateway.web_tokens import (
     CLOCK_SKEW_S,
     KEYS_MAX,
     ROLES,
     WebTokens,
     read_keys,
 )
-from twinbus.errors import ConfigError, Unauthorized
 from twinbus.limits import JWT_CHARS_MAX
 
 pytestmark = pytest.mark.feature("access.jwt")

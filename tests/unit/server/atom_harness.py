@@ -4,11 +4,11 @@ import asyncio
 from xml.etree.ElementTree import fromstring
 
 from tests.unit.broker.harness import BrokerHarness
-from twinbus.broker.auth import LISTEN, MANAGE, SEND, AuthorizationRule, Authorizer
-from twinbus.broker.namespace import Namespace
-from twinbus.broker.namespaces import Namespaces
 from twinbus.client.sas import make_sas_token
 from twinbus.errors import ServiceError
+from twinbus.gateway.auth import LISTEN, MANAGE, SEND, AuthorizationRule, Authorizer
+from twinbus.gateway.namespace import Namespace
+from twinbus.gateway.namespaces import Namespaces
 from twinbus.limits import PROFILE_DEFAULT, Limits
 from twinbus.server.atom import AtomRouter
 from twinbus.server.documents import ATOM
@@ -39,11 +39,25 @@ class Client:
             AuthorizationRule("worker", [SEND, LISTEN], "key", "spare"),
         ]
         self.namespace = Namespace(
-            "main", self.harness.broker, Authorizer(rules), clock, clock.now().utc_ms, "", limits
+            "main",
+            self.harness.gateway,
+            self.harness.maker,
+            Authorizer(rules),
+            clock,
+            clock.now().utc_ms,
+            "",
+            limits,
         )
         other_rules = [AuthorizationRule("Other", [MANAGE], "other key", "spare")]
         self.other = Namespace(
-            "other", self.harness.broker, Authorizer(other_rules), clock, 0, "other:", limits
+            "other",
+            self.harness.gateway,
+            self.harness.maker,
+            Authorizer(other_rules),
+            clock,
+            0,
+            "other:",
+            limits,
         )
         access = HttpAccess(Namespaces([self.namespace, self.other]), clock)
         self.router = AtomRouter(access, clock)

@@ -187,7 +187,7 @@ class TestForwarding:
 
     async def test_target_is_a_name_inside_and_a_uri_outside(self, targets: Client) -> None:
         got = entry_content((await targets.ask("PUT", "/q", self.BODY)).body)
-        assert targets.namespace.get_queue("q").description.forward_to == "a/b"
+        assert targets.namespace.find_queue("q").description.forward_to == "a/b"
         assert value(got, "ForwardTo") == "sb://h:5672/a/b"
         assert value(got, "ForwardDeadLetteredMessagesTo") == "sb://h:5672/dead"
 

@@ -23,8 +23,8 @@ from twinbus.amqp.events import DeliveryReceived, IncomingSettled
 from twinbus.amqp.link import IngressLink
 from twinbus.amqp.plain import DecodedMessage, data_section, decode_message, encode_message
 from twinbus.amqp.types import Array, Int, Symbol, Timestamp
-from twinbus.broker.auth import AuthorizationRule, Authorizer
 from twinbus.entities.queue import Queue
+from twinbus.gateway.auth import AuthorizationRule, Authorizer
 from twinbus.limits import ABANDON_DELAY_MS_MAX, DELETE_COUNT_MAX
 from twinbus.server import management
 
@@ -53,7 +53,9 @@ class Bench:
 
     @property
     def queue(self) -> Queue:
-        return self.scene.namespaces.default.find_entity("orders")
+        return self.scene.harness.store.entities[
+            self.scene.namespaces.default.find_entity("orders").entity_id
+        ]
 
     def send(self, *bodies: bytes, **properties: object) -> None:
         for body in bodies:

@@ -7,8 +7,6 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.broker.harness import BrokerHarness
-from twinbus.broker.auth import MANAGE, AuthorizationRule, Authorizer
-from twinbus.broker.namespace import Namespace
 from twinbus.config import Declared, SubscriptionConfig, TopicConfig
 from twinbus.entities.descriptions import (
     QueueDescription,
@@ -18,6 +16,8 @@ from twinbus.entities.descriptions import (
 )
 from twinbus.entities.rules import RuleDescription
 from twinbus.errors import ArgumentInvalid, EntityNotFound, ServiceError
+from twinbus.gateway.auth import MANAGE, AuthorizationRule, Authorizer
+from twinbus.gateway.namespace import Namespace
 from twinbus.limits import PROFILES
 from twinbus.server.declaring import declare
 
@@ -35,7 +35,8 @@ class Bus:
         authorizer = Authorizer([AuthorizationRule("Root", [MANAGE], "a", "b")])
         self.namespace = Namespace(
             "shop",
-            self.harness.broker,
+            self.harness.gateway,
+            self.harness.maker,
             authorizer,
             self.harness.clock,
             0,
@@ -51,15 +52,15 @@ class Bus:
             await asyncio.sleep(0)
         task.result()
 
-    def written(self) -> dict[str, object]:
+    async def written(self) -> dict[str, object]:
         """Everything that is there, with the times at which it changed."""
         namespace = self.namespace
-        names = [view.name for view in namespace.list_queues(0, 100)]
-        names += [view.name for view in namespace.list_topics(0, 100)]
+        names = [view.name for view in await namespace.list_queues(0, 100)]
+        names += [view.name for view in await namespace.list_topics(0, 100)]
         found: dict[str, object] = {name: namespace.find_entity(name).description for name in names}
-        for view in namespace.list_subscriptions("orders", 0, 100):
+        for view in await namespace.list_subscriptions("orders", 0, 100):
             found[view.name] = view.description
-            rules = namespace.list_rules("orders", view.name.rpartition("/")[2], 0, 100)
+            rules = await namespace.list_rules("orders", view.name.rpartition("/")[2], 0, 100)
             found[f"{view.name} rules"] = [rule.description for rule in rules]
         return found
 
@@ -82,8 +83,8 @@ def declared(
     )
 
 
-def rule_names(bus: Bus, subscription: str) -> list[str]:
-    return [rule.name for rule in bus.namespace.list_rules("orders", subscription, 0, 100)]
+async def rule_names(bus: Bus, subscription: str) -> list[str]:
+    return [rule.name for rule in await bus.namespace.list_rules("orders", subscription, 0, 100)]
 
 
 @pytest.mark.feature("entity.config-json")
@@ -94,17 +95,17 @@ async def test_made_at_first() -> None:
     assert bus.namespace.find_queue("second").description.max_delivery_count == 3
     paid = bus.namespace.find_subscription("orders", "paid")
     assert paid.description.forward_to == "second"
-    assert sorted(rule_names(bus, "paid")) == ["large", "paid"]
-    assert rule_names(bus, "all") == ["$Default"]
+    assert sorted(await rule_names(bus, "paid")) == ["large", "paid"]
+    assert await rule_names(bus, "all") == ["$Default"]
 
 
 @pytest.mark.feature("entity.config-json")
 async def test_starting_twice_is_like_starting_once() -> None:
     bus = Bus()
     await bus.declare(declared())
-    before = bus.written()
+    before = await bus.written()
     await bus.declare(declared())
-    assert bus.written() == before
+    assert await bus.written() == before
 
 
 @pytest.mark.feature("entity.config-json")
@@ -117,16 +118,16 @@ async def test_brought_up_to_date() -> None:
     first = bus.namespace.find_queue("first").description
     assert (first.lock_duration_ms, first.forward_to) == (5_000, None)
     assert bus.namespace.find_queue("second") is second
-    [rule] = bus.namespace.list_rules("orders", "paid", 0, 100)
+    [rule] = await bus.namespace.list_rules("orders", "paid", 0, 100)
     assert rule.description.filter.expression == "amount > 1000"
 
 
 async def test_rules_that_are_not_listed_stay() -> None:
     bus = Bus()
     await bus.declare(declared())
-    before = bus.written()
+    before = await bus.written()
     await bus.declare(declared([]))
-    assert bus.written() == before
+    assert await bus.written() == before
 
 
 async def test_keys_of_an_entity_stay() -> None:

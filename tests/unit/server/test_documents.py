@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.server.xml_bodies import document
-from twinbus.broker.views import QueueView
+from twinbus.entities.commands import Runtime
 from twinbus.entities.descriptions import (
     QueueDescription,
     SubscriptionDescription,
     TopicDescription,
 )
 from twinbus.entities.message import NEVER_MS
-from twinbus.entities.queue import Queue
-from twinbus.entities.state import Grants
 from twinbus.errors import ArgumentInvalid, ArgumentOutOfRange
+from twinbus.gateway.directory import Entity
+from twinbus.gateway.views import QueueView
 from twinbus.limits import XML_DEPTH_MAX, XML_ELEMENTS_MAX
 from twinbus.server.documents import ATOM, read_content, utc_text
 from twinbus.server.entity_documents import (
@@ -35,13 +35,13 @@ NEWEST = "2024-05"
 FOREVER = "P10675199DT2H48M5.4775807S"
 
 
-def read(body: bytes) -> QueueDescription:
-    return DescriptionReader(NEWEST, 7, None).queue(read_content(body, (QUEUE,)))
+def read(body: bytes, current: QueueDescription | None = None) -> QueueDescription:
+    return DescriptionReader(NEWEST, 7, current).queue(read_content(body, (QUEUE,)))
 
 
-def written(description: QueueDescription) -> bytes:
-    queue = Queue(1, "q", description, [], Grants())
-    return queue_entry(QueueView(queue), "https://h", NEWEST).written("https://h").encode()
+def written(description: QueueDescription, availability: str = "Available") -> bytes:
+    view = QueueView(Entity(1, "queue", "q", description, []), Runtime(), availability)
+    return queue_entry(view, "https://h", NEWEST).written("https://h").encode()
 
 
 class TestSettings:
@@ -65,7 +65,7 @@ class TestSettings:
             description = read(document(inner))
         except (ArgumentInvalid, ArgumentOutOfRange):
             return
-        assert read(written(description)) == description
+        assert read(written(description), description) == description
 
     def test_everything_the_sdk_sends_back_on_update(self) -> None:  # M-13
         settings = (
@@ -136,6 +136,52 @@ class TestSettings:
         assert read(document(inner)) == QueueDescription(
             lock_duration_ms=9_000, max_size_megabytes=5_120
         )
+
+
+@pytest.mark.feature("entity.partitions")
+class TestPartitions:
+    def test_every_setting_goes_in_and_out(self) -> None:  # E-1
+        body = document("<EnablePartitioning>true</EnablePartitioning>")
+        description = read(body)
+        assert description == QueueDescription(enable_partitioning=True)
+        text = written(description).decode()
+        assert "<EnablePartitioning>true</EnablePartitioning>" in text
+        assert "<EntityAvailabilityStatus>Available</EntityAvailabilityStatus>" in text
+
+    def test_what_cannot_be_reached_shows(self) -> None:  # E-12
+        text = written(QueueDescription(enable_partitioning=True), "Limited")
+        assert b"<EntityAvailabilityStatus>Limited</EntityAvailabilityStatus>" in text
+
+    @pytest.mark.parametrize("megabytes", [1, 1_024, 5_120])
+    def test_the_size_of_all_is_shown(self, megabytes: int) -> None:  # E-2
+        """As the service does it; and what was shown may come back with an update."""
+        current = QueueDescription(enable_partitioning=True, max_size_megabytes=megabytes)
+        shown = written(current)
+        assert f"<MaxSizeInMegabytes>{16 * megabytes}</MaxSizeInMegabytes>" in shown.decode()
+        assert read(shown, current) == current
+
+    @pytest.mark.parametrize(
+        "given, expected", [(2_048, 2_048), (32_768, 2_048), (16_384, 1_024), (81_920, 5_120)]
+    )
+    def test_an_update_may_say_either_size(self, given: int, expected: int) -> None:  # E-2
+        current = QueueDescription(enable_partitioning=True)
+        inner = f"<MaxSizeInMegabytes>{given}</MaxSizeInMegabytes>"
+        body = document(inner + "<EnablePartitioning>true</EnablePartitioning>")
+        assert read(body, current).max_size_megabytes == expected
+
+    def test_sizes_beyond(self) -> None:  # E-2
+        current = QueueDescription(enable_partitioning=True)
+        for size, now in ((81_936, current), (5_121, current), (16_384, None), (5_121, None)):
+            inner = f"<MaxSizeInMegabytes>{size}</MaxSizeInMegabytes>"
+            body = document(inner + "<EnablePartitioning>true</EnablePartitioning>")
+            with pytest.raises(ArgumentOutOfRange, match="max_size_megabytes"):
+                read(body, now)
+
+    def test_sizes_without_partitions_stay_as_they_are(self) -> None:
+        current = QueueDescription(max_size_megabytes=1_024)
+        body = document("<MaxSizeInMegabytes>81920</MaxSizeInMegabytes>")
+        assert read(body, current).max_size_megabytes == 81_920
+        assert b"<MaxSizeInMegabytes>1024</MaxSizeInMegabytes>" in written(current)
 
 
 class TestXml:

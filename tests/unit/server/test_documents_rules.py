@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.server.xml_bodies import document, entry_content
-from twinbus.broker.views import RuleView
 from twinbus.entities.rules import (
     CORRELATION,
     FALSE,
@@ -18,10 +17,10 @@ from twinbus.entities.rules import (
     TRUE,
     ActionDescription,
     FilterDescription,
-    Rule,
     RuleDescription,
 )
 from twinbus.errors import ArgumentInvalid, ArgumentOutOfRange
+from twinbus.gateway.views import RuleView
 from twinbus.server.documents import SERVICE_BUS, TYPE, read_content
 from twinbus.server.rule_documents import RULE, read_rule, rule_entry
 
@@ -33,7 +32,7 @@ def read(inner: str, name: str = "r") -> RuleDescription:
 
 
 def written(rule: RuleDescription) -> bytes:
-    view = RuleView(Rule(1, 1, rule))
+    view = RuleView(rule)
     return rule_entry(view, "topic", "subscription").written("https://h:1").encode()
 
 

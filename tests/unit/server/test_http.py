@@ -1,7 +1,6 @@
 """HTTP on one connection, over a transport in memory (M-11)."""
 
 import asyncio
-import json
 import logging
 import random
 import re
@@ -12,7 +11,6 @@ import pytest
 from twinbus.clock import Now
 from twinbus.errors import EntityAlreadyExists, ServerBusy, Unauthorized
 from twinbus.limits import HTTP_BODY_BYTES_MAX, HTTP_HEAD_BYTES_MAX
-from twinbus.server.health import answer_in_public
 from twinbus.server.http import HttpProtocol, Request, Response, error_response, xml_text
 
 pytestmark = pytest.mark.asyncio
@@ -301,6 +299,7 @@ async def test_service_error_is_an_answer_with_its_sub_code() -> None:
     answer = await peer.send(b"GET /busy HTTP/1.1\r\nHost: h\r\n\r\n")
     assert statuses(answer) == [503]
     assert b"<Error><Code>503</Code><Detail>try again SubCode=50004. TrackingId:" in answer
+    assert b"\r\nRetry-After: 10\r\n" in answer  # A-2
     assert not peer.transport.is_closing()
     peer.drop()
 
@@ -476,33 +475,6 @@ async def test_error_texts_are_xml_whatever_is_in_them() -> None:
 async def test_unauthorized_names_the_scheme() -> None:
     headers = error_response(Unauthorized.http_status, "no").headers
     assert headers == (("WWW-Authenticate", "SharedAccessSignature"),)
-
-
-class TestPublic:
-    def ask(self, method: str, path: str, **headers: str) -> Response | None:
-        return answer_in_public(Request(method, path, {}, headers, b""))
-
-    async def test_health_is_what_the_emulator_says(self) -> None:
-        for method in ("GET", "HEAD"):
-            answer = self.ask(method, "/health")
-            assert answer is not None
-            assert answer.status == 200
-            assert answer.content_type == "application/json"
-            assert json.loads(answer.body)["status"] == "healthy"
-
-    async def test_front_page_says_what_this_is(self) -> None:
-        answer = self.ask("GET", "/")
-        assert answer is not None
-        assert answer.status == 200
-        assert answer.body.startswith(b"twinbus")
-
-    async def test_queue_may_be_named_health(self) -> None:
-        assert self.ask("GET", "/health", authorization="x") is None
-        assert self.ask("PUT", "/health") is None
-
-    async def test_everything_else_needs_a_token(self) -> None:
-        assert self.ask("GET", "/orders") is None
-        assert self.ask("DELETE", "/") is None
 
 
 SWITCH = b"GET /switch HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n"

@@ -3,11 +3,11 @@
 import pytest
 
 from tests.unit.broker.harness import BrokerHarness
-from twinbus.broker.auth import LISTEN, MANAGE, SEND, AuthorizationRule, Authorizer
-from twinbus.broker.namespace import Namespace
-from twinbus.broker.namespaces import Namespaces
 from twinbus.client.sas import make_sas_token
 from twinbus.errors import Unauthorized
+from twinbus.gateway.auth import LISTEN, MANAGE, SEND, AuthorizationRule, Authorizer
+from twinbus.gateway.namespace import Namespace
+from twinbus.gateway.namespaces import Namespaces
 from twinbus.server.http import Request
 from twinbus.server.http_access import TOKEN_LEEWAY_S, HttpAccess
 
@@ -20,7 +20,9 @@ def namespace(name: str, prefix: str) -> Namespace:
         AuthorizationRule("Root", [MANAGE], f"{name} key", "second"),
         AuthorizationRule("sender", [SEND], f"{name} send", "second"),
     ]
-    return Namespace(name, HARNESS.broker, Authorizer(rules), HARNESS.clock, 0, prefix)
+    return Namespace(
+        name, HARNESS.gateway, HARNESS.maker, Authorizer(rules), HARNESS.clock, 0, prefix
+    )
 
 
 ACCESS = HttpAccess(

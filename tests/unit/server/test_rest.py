@@ -21,9 +21,19 @@ class Nobody:
         raise Unauthorized("no")
 
 
-class Entities:
+class Others:
+    """Answers with its own name."""
+
+    def __init__(self, name: bytes) -> None:
+        self._name = name
+
     async def answer(self, request: Request) -> Response:
-        return Response(200, b"entities")
+        return Response(200, self._name)
+
+
+def route(access: Nobody) -> Router:
+    messages = RestRouter(access, None)  # type: ignore[arg-type]
+    return Router(messages, Others(b"entities"), Others(b"reports"), Others(b"faults"))
 
 
 @pytest.mark.parametrize(
@@ -72,17 +82,19 @@ async def test_access_is_asked_for_first(
     method: str, path: str, asked: tuple[str, str]
 ) -> None:  # M-12
     access = Nobody()
-    router = Router(RestRouter(access, None), Entities())  # type: ignore[arg-type]
+    router = route(access)
     with pytest.raises(Unauthorized):
         await router.answer(Request(method, path, {}, {}, b""))
     assert access.asked == [asked]
 
 
 async def test_the_rest_goes_elsewhere() -> None:
-    router = Router(RestRouter(Nobody(), None), Entities())  # type: ignore[arg-type]
+    router = route(Nobody())
     for path, status, body in (
-        ("/health", 200, b"healthy"),
-        ("/", 200, b"twinbus"),
+        ("/health", 200, b"reports"),
+        ("/metrics", 200, b"reports"),
+        ("/$faults", 200, b"faults"),
+        ("/", 200, b"reports"),
         ("/$servicebus/websocket", 426, b"WebSockets"),
         ("/$servicebus/websocket/", 426, b"WebSockets"),
         ("/%24ServiceBus/WebSocket", 426, b"WebSockets"),

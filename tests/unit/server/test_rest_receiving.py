@@ -8,10 +8,10 @@ import pytest
 from tests.unit.broker.harness import BrokerHarness
 from twinbus.amqp.message_id import MessageIds
 from twinbus.amqp.plain import data_section, encode_message
-from twinbus.broker.namespace import parse_address
 from twinbus.entities.commands import PEEK_LOCK, RECEIVE_AND_DELETE, Send
 from twinbus.entities.message import NEVER_MS, NewMessage
 from twinbus.errors import EntityNotFound
+from twinbus.gateway.addresses import parse_address
 from twinbus.server.rest_receiving import Place, Received, Waiting
 from twinbus.server.sending import new_message
 

@@ -9,12 +9,12 @@ from twinbus.amqp.connection import CLIENT, Connection, ConnectionSettings
 from twinbus.amqp.events import Event, IncomingSettled, LinkAttached, LinkDetached
 from twinbus.amqp.link import EgressLink, IngressLink
 from twinbus.amqp.session import AmqpSession
-from twinbus.broker.auth import RIGHTS, AuthorizationRule, Authorizer
-from twinbus.broker.namespace import Namespace
-from twinbus.broker.namespaces import Namespaces
+from twinbus.gateway.auth import RIGHTS, AuthorizationRule, Authorizer
+from twinbus.gateway.namespace import Namespace
+from twinbus.gateway.namespaces import Namespaces
 from twinbus.server.client_certificates import ClientCertificates
 from twinbus.server.deadlines import Deadlines
-from twinbus.server.endpoint import AmqpEndpoint, dispatch_replies
+from twinbus.server.endpoint import AmqpEndpoint
 
 KEY = "secret"
 
@@ -52,11 +52,20 @@ class Scene:
     """A broker, and the namespace that clients see."""
 
     def __init__(self) -> None:
-        self.harness = BrokerHarness(on_replies=dispatch_replies)
+        self.harness = BrokerHarness()
         self.clock = self.harness.clock
         rule = AuthorizationRule("Root", RIGHTS, KEY, KEY)
         self.namespaces = Namespaces(
-            [Namespace("local", self.harness.broker, Authorizer([rule]), self.clock, 0)]
+            [
+                Namespace(
+                    "local",
+                    self.harness.gateway,
+                    self.harness.maker,
+                    Authorizer([rule]),
+                    self.clock,
+                    0,
+                )
+            ]
         )
 
     def connect(self, deadlines: Deadlines | None = None) -> "Client":

@@ -1,0 +1,94 @@
+"""The narrow interface between a gateway and the brokers: one `StoreLink` for each store.
+
+    gateway ── StoreLink ─▶ Broker           the store is run in this process
+                         └▶ RemoteStore      it is run by a broker process, behind a socket
+
+Everything that is asked of a store is a command (entities/commands.py), a receiver, or a wait for a
+session.  Numbers of entities are those of the store.  Replies come in the order in which they
+become true, through the command's context.  A store that is down answers at once: Unavailable.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from twinbus.broker.delivery import Sink
+from twinbus.broker.session_waiters import Answer
+from twinbus.entities.commands import Command
+from twinbus.entities.sessions import SessionLock
+
+# The health of a store.
+UP: Final = 0
+SLOW: Final = 1  # it takes commands, and takes too long over them
+DOWN: Final = 2
+
+
+class Receiving(Protocol):
+    """A gateway's handle of one receiver."""
+
+    @property
+    def session(self) -> SessionLock | None:
+        """Whose messages it gets, in an entity with sessions."""
+
+    def set_credit(self, credit: int, drain: bool) -> None:
+        """So many more messages may come; with `drain`, what is not there is not waited for."""
+
+    def resume(self) -> None:
+        """The sink may have room again."""
+
+    def close(self) -> None:
+        """Nothing more is to come; locks run on."""
+
+
+class Accepting(Protocol):
+    """A gateway's handle of a wait for a session."""
+
+    def cancel(self) -> None:
+        """The wait is given up: there will be no answer."""
+
+
+class StoreLink(Protocol):
+    """One store, wherever it is run."""
+
+    @property
+    def health(self) -> int:
+        """UP, SLOW or DOWN."""
+
+    @property
+    def pending_bytes(self) -> int:
+        """Of sends on their way to the disk; a gateway reads no more while these are too many."""
+
+    @property
+    def open_count(self) -> int:
+        """Commands that wait for their answer."""
+
+    def submit(self, commands: list[Command]) -> None:
+        """Decide on these, in this order."""
+
+    def hurry(self, talker: object) -> None:
+        """Somebody has said what he had to say (broker.py)."""
+
+    def when_durable(self, call: Callable[[], None]) -> None:
+        """Call when everything submitted until now is durable and answered."""
+
+    def open_receiver(
+        self,
+        entity_id: int,
+        subqueue: int,
+        receive_mode: int,
+        sink: Sink,
+        session: SessionLock | None = None,
+        is_exclusive: bool = True,
+        relays: bool = False,
+    ) -> Receiving:
+        """Receive from a part of an entity.  A refusal is raised, or comes as `sink.lost`.
+
+        `relays` marks the gateway's own, which receives what is to be forwarded.
+        """
+
+    def accept_session(
+        self, entity_id: int, session_id: str | None, timeout_ms: int, grant: int, then: Answer
+    ) -> Accepting:
+        """Lock a session, the next available one if none is named (broker.py)."""
+
+    def release_session(self, entity_id: int, lock: SessionLock) -> None:
+        """A lock that was given for a receiver which could not be opened."""

@@ -1,0 +1,129 @@
+"""Commands about a store: making, changing, removing and listing its entities.
+
+A function may state facts and raise ServiceError, in which case nothing has changed.  Several
+entities are made, changed or removed in one frame, so that a crash leaves all of them or none.
+Names are those of the store, and whoever asks has checked them.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from twinbus.clock import Now
+from twinbus.entities.commands import (
+    CreateEntities,
+    DeleteEntities,
+    GetRuntime,
+    Listed,
+    ListEntities,
+    Runtime,
+    StoreCommand,
+    UpdateEntities,
+)
+from twinbus.entities.facts import gather
+from twinbus.entities.queue import Queue
+from twinbus.entities.topic import Topic
+from twinbus.errors import EntityNotFound, ServiceError
+
+if TYPE_CHECKING:
+    from twinbus.broker.broker import Broker
+
+Decide = Callable[["Broker", StoreCommand, Now], object]
+
+
+def _create(broker: "Broker", command: StoreCommand, now: Now) -> list[int]:
+    assert isinstance(command, CreateEntities)
+    store = broker.store
+    mark = len(store.facts)
+    made: list[Queue] = []
+    try:
+        for new in command.entities:
+            queue = store.create_entity(new.kind, new.name, new.description)
+            made.append(queue)
+            if new.rule is not None:
+                store.create_rule(queue.entity_id, new.rule)
+    except ServiceError:
+        for queue in reversed(made):
+            store.delete_entity(queue.entity_id)
+        raise
+    finally:
+        gather(store.facts, mark)
+    for queue in made:
+        broker.note_entity(queue)
+    return [queue.entity_id for queue in made]
+
+
+def _update(broker: "Broker", command: StoreCommand, now: Now) -> None:
+    assert isinstance(command, UpdateEntities)
+    store = broker.store
+    queues = [_entity(broker, entity_id) for entity_id in command.entity_ids]
+    mark = len(store.facts)
+    for queue in queues:
+        store.update_entity(queue.entity_id, command.description)
+    gather(store.facts, mark)
+    for queue in queues:
+        broker.note_entity(queue)
+
+
+def _delete(broker: "Broker", command: StoreCommand, now: Now) -> None:
+    assert isinstance(command, DeleteEntities)
+    facts = broker.store.facts
+    mark = len(facts)
+    for entity_id in command.entity_ids:
+        queue = broker.store.entities.get(entity_id)
+        if queue is not None:
+            broker.delete_entity(queue)
+    gather(facts, mark)
+
+
+def _list(broker: "Broker", command: StoreCommand, now: Now) -> list[Listed]:
+    return [
+        Listed(queue.entity_id, queue.kind, queue.name, queue.description)
+        for queue in broker.store.entities.values()
+    ]
+
+
+def _runtime(broker: "Broker", command: StoreCommand, now: Now) -> list[Runtime | None]:
+    assert isinstance(command, GetRuntime)
+    entities = broker.store.entities
+    found: list[Runtime | None] = []
+    for entity_id in command.entity_ids:
+        queue = entities.get(entity_id)
+        found.append(None if queue is None else _runtime_of(broker, queue))
+    return found
+
+
+def _runtime_of(broker: "Broker", queue: Queue) -> Runtime:
+    counts = queue.counts()
+    runtime = Runtime()
+    runtime.active = counts.active
+    runtime.deferred = counts.deferred
+    runtime.scheduled = counts.scheduled
+    runtime.dead_letter = counts.dead_letter
+    runtime.transfer_dead_letter = counts.transfer_dead_letter
+    runtime.size_bytes = counts.size_bytes
+    runtime.accessed_utc_ms = queue.accessed_utc_ms
+    runtime.is_busy = broker.is_in_use(queue)
+    runtime.last_sequence_number = queue.last_sequence_number
+    if isinstance(queue, Topic):
+        runtime.sql_filter_count = queue.rules.sql_filter_count
+        runtime.correlation_filter_count = queue.rules.correlation_filter_count
+        for subscription in queue.subscriptions.values():
+            # A body that several of them share counts for each.
+            runtime.size_bytes += subscription.counts().size_bytes
+    return runtime
+
+
+def _entity(broker: "Broker", entity_id: int) -> Queue:
+    queue = broker.store.entities.get(entity_id)
+    if queue is None:
+        raise EntityNotFound("The messaging entity could not be found.")
+    return queue
+
+
+STORE_REQUESTS: Final[dict[type[StoreCommand], Decide]] = {
+    CreateEntities: _create,
+    UpdateEntities: _update,
+    DeleteEntities: _delete,
+    ListEntities: _list,
+    GetRuntime: _runtime,
+}

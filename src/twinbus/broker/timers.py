@@ -1,0 +1,34 @@
+"""When each entity is to be looked at again: of several deadlines the nearest counts."""
+
+import heapq
+
+
+class Timers:
+    """One deadline for each entity that has any, in monotonic milliseconds."""
+
+    __slots__ = ("_armed", "_heap")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int]] = []  # deadline and entity, with some that are obsolete
+        self._armed: dict[int, int] = {}
+
+    def arm(self, entity_id: int, deadline_ms: int) -> None:
+        """Look at this entity then, if nobody does before."""
+        armed = self._armed.get(entity_id)
+        if armed is None or deadline_ms < armed:
+            self._armed[entity_id] = deadline_ms
+            heapq.heappush(self._heap, (deadline_ms, entity_id))
+
+    def next_ms(self) -> int:
+        """The earliest deadline; −1 when there is none."""
+        return self._heap[0][0] if self._heap else -1
+
+    def take_due(self, mono_ms: int) -> int:
+        """An entity whose time has come; 0 when there is none (any more)."""
+        heap = self._heap
+        while heap and heap[0][0] <= mono_ms:
+            deadline_ms, entity_id = heapq.heappop(heap)
+            if self._armed.get(entity_id) == deadline_ms:  # else a nearer one has run since
+                del self._armed[entity_id]
+                return entity_id
+        return 0

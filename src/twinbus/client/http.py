@@ -1,0 +1,81 @@
+"""Requests over HTTP to one namespace, on the standard library: one connection per request.
+
+Signs every request with a token for the whole namespace.  What the bytes mean is the caller's.
+"""
+
+import http.client
+import ssl
+from collections.abc import Mapping
+from typing import Final
+
+from twinbus.client.connection_string import ConnectionString
+from twinbus.client.sas import make_sas_token
+from twinbus.clock import SystemClock
+from twinbus.errors import (
+    ArgumentInvalid,
+    EntityAlreadyExists,
+    EntityNotFound,
+    ServiceError,
+    TwinbusError,
+    Unauthorized,
+)
+
+REQUEST_DURATION_S_MAX: Final = 30
+TOKEN_LIFETIME_S: Final = 300
+REFUSED: Final = 400  # the lowest status that says no
+
+_REFUSALS: Final[Mapping[int, type[ServiceError]]] = {
+    400: ArgumentInvalid,
+    401: Unauthorized,
+    404: EntityNotFound,
+    409: EntityAlreadyExists,
+}
+
+
+class Unreachable(TwinbusError):
+    """Nobody answers at the endpoint."""
+
+
+class HttpClient:
+    """Asks one namespace."""
+
+    def __init__(self, connection_string: str, tls: ssl.SSLContext | None = None) -> None:
+        self._target = ConnectionString.parse(connection_string)
+        self._tls = tls
+
+    def exchange(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> tuple[int, bytes]:
+        """The status and the body of the answer, or Unreachable."""
+        target = self._target
+        connection: http.client.HTTPConnection
+        if target.development_emulator and self._tls is None:
+            connection = http.client.HTTPConnection(
+                target.host, target.port, timeout=REQUEST_DURATION_S_MAX
+            )
+        else:
+            tls = self._tls or ssl.create_default_context()
+            connection = http.client.HTTPSConnection(
+                target.host, target.port, timeout=REQUEST_DURATION_S_MAX, context=tls
+            )
+        try:
+            connection.request(method, path, body, {"Authorization": self._token(), **headers})
+            response = connection.getresponse()
+            return response.status, response.read()
+        except (OSError, http.client.HTTPException) as error:
+            reason = f"no bus answers at {target.authority} ({error}); is `twinbus serve` running?"
+            raise Unreachable(reason) from error
+        finally:
+            connection.close()
+
+    def _token(self) -> str:
+        """A shared access signature for the whole namespace."""
+        target = self._target
+        expires_s = SystemClock().now().utc_ms // 1_000 + TOKEN_LIFETIME_S
+        uri = f"https://{target.authority}"
+        return make_sas_token(uri, target.key_name, target.key, expires_s)
+
+
+def refusal(status: int, reason: str) -> ServiceError:
+    """The error that an answer with this status is."""
+    return _REFUSALS.get(status, ServiceError)(reason or f"HTTP status {status}")

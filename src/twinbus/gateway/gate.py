@@ -1,0 +1,60 @@
+"""A gate for changes to entities: many of them at a time, or somebody alone.
+
+Whoever puts stores and catalog right (restoring.py) compares what they say, and must not take for a
+fault what is only half done.  So he waits until nobody changes anything, and keeps others out.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class Gate:
+    """Who is in is not disturbed; whoever wants to be alone goes before those who come later."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._wants_alone = 0
+        self._is_alone = False
+        self._waiting: list[asyncio.Future[None]] = []
+
+    @asynccontextmanager
+    async def with_others(self) -> AsyncIterator[None]:
+        """Change something."""
+        while self._wants_alone or self._is_alone:
+            await self._wait()
+        self._inside += 1
+        try:
+            yield
+        finally:
+            self._inside -= 1
+            self._wake()
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Look at everything while nobody changes anything."""
+        self._wants_alone += 1
+        try:
+            while self._inside or self._is_alone:
+                await self._wait()
+            self._is_alone = True
+        finally:
+            self._wants_alone -= 1
+            self._wake()
+        try:
+            yield
+        finally:
+            self._is_alone = False
+            self._wake()
+
+    async def _wait(self) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        await turn
+
+    def _wake(self) -> None:
+        """Something has changed: everybody looks again."""
+        waiting, self._waiting = self._waiting, []
+        for turn in waiting:
+            if not turn.done():
+                turn.set_result(None)

@@ -1,0 +1,58 @@
+"""The rounds of auto-delete: every few seconds the stores are asked about the partitioned entities
+that do not stay for ever, and what has been idle for too long is deleted (idle.py).
+"""
+
+import contextlib
+from collections.abc import Callable
+
+from twinbus.broker.links import DOWN
+from twinbus.clock import Clock
+from twinbus.entities.commands import GetRuntime, Runtime
+from twinbus.errors import Unavailable
+from twinbus.gateway.asking import ask
+from twinbus.gateway.directory import Entity, Part
+from twinbus.gateway.gateway import Gateway
+from twinbus.gateway.idle import IdleEntities, parts_of
+from twinbus.gateway.making import Maker
+
+
+class IdleRounds:
+    """Goes round, and remembers from one time to the next."""
+
+    def __init__(
+        self, gateway: Gateway, maker: Maker, is_relayed: Callable[[Entity], bool]
+    ) -> None:
+        self._gateway = gateway
+        self._maker = maker
+        self._is_relayed = is_relayed  # does a relay carry messages from or to it?
+        self._idle = IdleEntities()
+
+    async def go(self, clock: Clock) -> list[str]:
+        """Delete what nobody has used for too long; returns the names."""
+        deleted: list[str] = []
+        directory = self._gateway.directory
+        for entity in self._idle.watched(directory):
+            runtimes = await self._runtimes(parts_of(entity))
+            if directory.by_id.get(entity.entity_id) is not entity:
+                continue  # it has gone meanwhile, or with its topic
+            if self._idle.is_over(entity, runtimes, self._is_relayed(entity), clock.now()):
+                with contextlib.suppress(Unavailable):  # a store went down: another time
+                    await self._maker.delete(entity)
+                    deleted.append(entity.name)
+        return deleted
+
+    async def _runtimes(self, parts: list[Part]) -> list[Runtime | None]:
+        """What each part says, in their order; None where a store is down."""
+        found: dict[tuple[int, int], Runtime | None] = {}
+        for store in sorted({part.store for part in parts}):
+            link = self._gateway.links[store]
+            numbers = [part.entity_id for part in parts if part.store == store]
+            if link.health == DOWN:
+                continue
+            try:
+                runtimes = await ask(link, GetRuntime(numbers))
+            except Unavailable:
+                continue
+            for number, runtime in zip(numbers, runtimes, strict=True):
+                found[store, number] = runtime
+        return [found.get((part.store, part.entity_id)) for part in parts]

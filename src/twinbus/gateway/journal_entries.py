@@ -1,0 +1,73 @@
+"""Entries of a journal: a message with the address it was sent to, as bytes.
+
+An entry is the body of a message in a journal's queue; all numbers are little-endian.
+
+    ENTRY    | version:B | present:B | name_length:H | id_length:H | session_length:H |
+             | key_length:H | accepted_ms:q | time_to_live_ms:q |
+             | name | message id | session id | partition key | body, to the end |
+
+`name` is that of the entity in its store, with namespace and partition.  `present` says which of
+message id, session id and partition key there are (bits 0 to 2): an empty one is not none.  Texts
+are UTF-8.  There is no checksum, because the log that holds the entry has one.
+"""
+
+import struct
+from typing import Final
+
+from twinbus.entities.message import NewMessage
+
+ENTRY: Final = struct.Struct("<BBHHHHqq")
+VERSION: Final = 1
+
+
+class Entry:
+    """One message on its way to a store that is not well."""
+
+    __slots__ = ("accepted_ms", "body", "keys", "name", "time_to_live_ms")
+
+    def __init__(
+        self,
+        name: str,
+        accepted_ms: int,
+        time_to_live_ms: int,
+        keys: tuple[str | None, str | None, str | None],
+        body: bytes,
+    ) -> None:
+        self.name = name
+        self.accepted_ms = accepted_ms  # UTC; its life began then
+        self.time_to_live_ms = time_to_live_ms
+        self.keys = keys  # message id, session id, partition key
+        self.body = body
+
+
+def encode_entry(name: str, accepted_ms: int, message: NewMessage) -> bytes:
+    """A message as the journal keeps it."""
+    keys = (message.message_id, message.session_id, message.partition_key)
+    present = 0
+    texts = [name.encode()]
+    for bit, key in enumerate(keys):
+        texts.append(b"" if key is None else key.encode())
+        if key is not None:
+            present |= 1 << bit
+    lengths = [len(text) for text in texts]
+    head = ENTRY.pack(VERSION, present, *lengths, accepted_ms, message.time_to_live_ms)
+    return b"".join([head, *texts, message.body])
+
+
+def decode_entry(data: bytes) -> Entry:
+    """The way back.  ValueError if no journal has written this."""
+    if len(data) < ENTRY.size or data[0] != VERSION:
+        raise ValueError("not an entry of a journal")
+    _, present, *lengths, accepted_ms, time_to_live_ms = ENTRY.unpack_from(data)
+    at = ENTRY.size
+    if at + sum(lengths) > len(data):
+        raise ValueError("an entry of a journal that is cut short")
+    texts: list[str] = []
+    for length in lengths:
+        texts.append(data[at : at + length].decode())
+        at += length
+    message_id, session_id, partition_key = (
+        text if present >> bit & 1 else None for bit, text in enumerate(texts[1:])
+    )
+    keys = (message_id, session_id, partition_key)
+    return Entry(texts[0], accepted_ms, time_to_live_ms, keys, data[at:])

@@ -1,0 +1,37 @@
+"""A receiver's sink whose messages are paid for with the credits of a namespace (A-2)."""
+
+from twinbus.broker.delivery import Sink
+from twinbus.clock import Clock
+from twinbus.entities.message import Message
+from twinbus.errors import ServiceError
+from twinbus.gateway.throttle import Throttle
+
+
+class PaidSink:
+    """Hands on everything, and counts the messages."""
+
+    __slots__ = ("_clock", "_prefix", "_sink", "_throttle")
+
+    def __init__(self, sink: Sink, prefix: str, throttle: Throttle, clock: Clock) -> None:
+        self._sink = sink
+        self._prefix = prefix
+        self._throttle = throttle
+        self._clock = clock
+
+    def deliver(
+        self, messages: list[Message], bodies: list[bytes], locked_until_utc_ms: int
+    ) -> None:
+        self._throttle.spend(self._prefix, len(messages), self._clock.now())
+        self._sink.deliver(messages, bodies, locked_until_utc_ms)
+
+    def full(self) -> bool:
+        return self._sink.full()
+
+    def drained(self) -> None:
+        self._sink.drained()
+
+    def removed(self) -> None:
+        self._sink.removed()
+
+    def lost(self, error: ServiceError) -> None:
+        self._sink.lost(error)

@@ -1,0 +1,1 @@
+"""Broker processes: stores that are run behind a socket, seen from both of its ends."""

@@ -1,0 +1,54 @@
+"""The one broker of a small server, in the server's own process.
+
+    data directory ─▶ disk ─▶ store ─▶ broker, with its shell on this loop
+
+When its store fails, the server has nothing left to serve and stops (`on_failure`).
+"""
+
+import random
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from twinbus.broker.links import StoreLink
+from twinbus.broker.shell import BrokerShell
+from twinbus.clock import Clock
+from twinbus.gateway.replies import dispatch_replies
+from twinbus.server.fault_effects import FaultEffects, LocalEffects
+from twinbus.server.message_fields import StoredMessageCodec
+from twinbus.storage.disk import OsDisk
+from twinbus.storage.faulty import DiskFaults, FaultyDisk
+from twinbus.storage.store import Store
+
+
+class LocalBroker:
+    """One broker with one store."""
+
+    def __init__(
+        self, directory: Path, clock: Clock, on_failure: Callable[[BaseException], None]
+    ) -> None:
+        faults = DiskFaults(random.random)
+        self._disk = FaultyDisk(OsDisk(directory), faults)
+        store = Store.open(self._disk, clock.now(), secrets.randbits(63))
+        codec = StoredMessageCodec()
+        self._shell = BrokerShell(store, clock, dispatch_replies, on_failure, codec)
+        self.links: list[StoreLink] = [self._shell.broker]
+        self.effects: FaultEffects = LocalEffects(faults, self._slowed)
+
+    def _slowed(self, is_slow: bool) -> None:
+        """A disk that is slow on purpose must not hold up the loop."""
+        self._shell.writes_inline = not is_slow
+
+    def when_entity_is_gone(self, call: Callable[[int, int], None]) -> None:
+        """Who keeps a list of the entities is told of those that were deleted for being idle."""
+        self._shell.broker.on_entity_gone = lambda entity_id: call(0, entity_id)
+
+    def message_count(self) -> int:
+        return self._shell.broker.message_count()
+
+    async def start(self) -> None:
+        self._shell.start()
+
+    async def close(self) -> None:
+        await self._shell.close()
+        self._disk.close()
