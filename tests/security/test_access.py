@@ -14,10 +14,10 @@ import pytest
 from proton import ConnectionException, Message
 from proton.utils import BlockingConnection, LinkDetached
 
-from twinbus.broker.auth import LISTEN, MANAGE, SEND
 from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.config import Identity, RuleConfig, store_identity
+from twinbus.gateway.auth import LISTEN, MANAGE, SEND
 from twinbus.server.http_access import TOKEN_LEEWAY_S
 from twinbus.testing.server import ServerProcess
 

@@ -15,11 +15,11 @@ import pytest
 
 from tests.security.raw_amqp import RawConnection
 from twinbus.amqp.types import Symbol
-from twinbus.broker.auth import LISTEN, MANAGE, RIGHTS, SEND
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.config import Identity, RuleConfig, store_identity
+from twinbus.gateway.auth import LISTEN, MANAGE, RIGHTS, SEND
 from twinbus.server import management
 from twinbus.server.http_access import TOKEN_LEEWAY_S
 from twinbus.testing.server import ServerProcess

@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.broker.harness import BrokerHarness
-from twinbus.broker.auth import LISTEN, MANAGE, RIGHTS, SEND, AuthorizationRule, Authorizer
-from twinbus.broker.namespace import Namespace, parse_address
-from twinbus.broker.namespaces import Namespaces
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.entities.descriptions import QueueDescription, SharedAccessRule
 from twinbus.errors import EntityNotFound, Unauthorized
+from twinbus.gateway.addresses import parse_address
+from twinbus.gateway.auth import LISTEN, MANAGE, RIGHTS, SEND, AuthorizationRule, Authorizer
+from twinbus.gateway.namespace import Namespace
+from twinbus.gateway.namespaces import Namespaces
 from twinbus.testing.server import ServerProcess
 
 NOW_S = 1_800_000_000
@@ -37,7 +38,11 @@ def make_namespaces() -> Namespaces:
     made = []
     for name, prefix in (("first", ""), ("second", "second:")):
         rule = AuthorizationRule("Root", [MANAGE], f"{name} key", f"{name} second")
-        made.append(Namespace(name, harness.broker, Authorizer([rule]), harness.clock, 0, prefix))
+        made.append(
+            Namespace(
+                name, harness.gateway, harness.maker, Authorizer([rule]), harness.clock, 0, prefix
+            )
+        )
     return Namespaces(made)
 
 
