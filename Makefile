@@ -14,8 +14,8 @@ PYTEST := $(BIN)/python -m pytest
 STAMP := .venv/installed
 COMPILED := build/compiled
 # Suites that run on the compiled build too: those that go through the hot modules.
-CORE := $(wildcard tests/unit/amqp tests/unit/entities tests/unit/storage tests/unit/broker tests/property \
-                   tests/simulation tests/interop)
+CORE := $(wildcard tests/unit/amqp tests/unit/entities tests/unit/storage tests/unit/broker tests/unit/gateway \
+                   tests/unit/remote tests/property tests/simulation tests/interop)
 ARGS ?=
 
 .PHONY: setup serve demo test test-pure test-compiled core-compiled check bench nightly compiled clean

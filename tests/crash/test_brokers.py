@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,7 @@ class Bus:
         return sorted(directory.iterdir()) if directory.exists() else []
 
 
-def config_of(data_dir: Path, brokers: int, **changes: float) -> ServerConfig:
+def config_of(data_dir: Path, brokers: int, **changes: Any) -> ServerConfig:
     namespaces = (NamespaceConfig(Identity("bus", (RULE,))),)
     config = ServerConfig(data_dir, namespaces, brokers=brokers, broker_timeout_s=TIMEOUT_S)
     return replace(config, broker_well_s=0.5, **changes)

@@ -24,6 +24,8 @@ from twinbus.entities.partitions import PARTITION_COUNT, hash_key
 from twinbus.errors import ServiceError, TwinbusError
 from twinbus.testing.server import ServerProcess
 
+pytestmark = pytest.mark.feature("available.faults")
+
 QUEUE = "orders"
 OTHER = "bills"
 WAIT_S = 5
@@ -161,12 +163,10 @@ def test_a_namespace_that_is_cut_off(server: ServerProcess, faults: FaultClient)
     with sdk(server) as client, client.get_queue_sender(QUEUE) as sender:
         sender.send_messages(ServiceBusMessage("before"))
         fault = faults.add({"kind": "cut-namespace"})
-        for use in (
-            lambda: sender.send_messages(ServiceBusMessage("on the open one")),
-            lambda: send(server, "on a new one"),
-        ):
-            with pytest.raises((ServiceBusConnectionError, ServiceBusCommunicationError)):
-                use()
+        with pytest.raises((ServiceBusConnectionError, ServiceBusCommunicationError)):
+            sender.send_messages(ServiceBusMessage("on the open one"))
+        with pytest.raises((ServiceBusConnectionError, ServiceBusCommunicationError)):
+            send(server, "on a new one")
         faults.clear(fault["id"])
         sender.send_messages(ServiceBusMessage("after"))
     assert sorted(receive(server) + receive(server)) == ["after", "before"]

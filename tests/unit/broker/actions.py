@@ -9,6 +9,7 @@ from twinbus.entities.facts import MAIN
 from twinbus.entities.message import Message, NewMessage
 from twinbus.entities.queue import Queue
 from twinbus.entities.rules import RuleDescription
+from twinbus.gateway.directory import Entity
 from twinbus.testing.disk import CrashMode
 
 
@@ -34,7 +35,7 @@ def answer(bench: BrokerHarness, command: Command) -> object:
     return reply.result
 
 
-def send(bench: BrokerHarness, queue: Queue, *messages: NewMessage) -> object:
+def send(bench: BrokerHarness, queue: Queue | Entity, *messages: NewMessage) -> object:
     return answer(bench, Send(queue.entity_id, list(messages)))
 
 

@@ -192,8 +192,9 @@ class SimLink:
     def submit(self, commands: list[Command]) -> None:
         for command in commands:
             self.submitted.append(command)
-            error = Unavailable("The store is down.") if self.health == DOWN else None
-            error = error or self.refuses(command)
+            error = self.refuses(command)
+            if self.health == DOWN:
+                error = Unavailable("The store is down.")
             if error is not None:
                 dispatch_replies([Reply(command, None, error)])
             elif self.lags:

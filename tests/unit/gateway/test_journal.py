@@ -169,6 +169,35 @@ def test_it_is_closed_under_steady_load(scene: Scene) -> None:
     assert arrived == list(range(sent))
 
 
+def test_entries_for_places_that_take_turns_do_not_go_one_by_one(scene: Scene) -> None:
+    """More comes in each round than one message; the journal is emptied all the same."""
+    queues = [scene.create(f"orders-{number}", [SICK]) for number in range(5)]
+    scene.fall_ill()
+    sent = 0
+
+    def send_to_each() -> None:
+        nonlocal sent
+        for queue in queues:
+            scene.send(queue, b"key|%d" % sent)
+        sent += 1
+
+    for _ in range(200):
+        send_to_each()
+    scene.settle_down()
+    scene.recover()
+    while scene.state != NORMAL or sent == 200:
+        send_to_each()
+        scene.clock.advance(1)
+        scene.journals.tick(scene.clock.now())
+        for store in scene.stores:
+            store.step()
+        assert sent < 2_000
+    scene.settle_down()
+    for queue in queues:
+        arrived = [int(body.partition(b"|")[2]) for body in scene.arrived(queue)]
+        assert arrived == list(range(sent))
+
+
 def test_it_falls_ill_again_while_the_journal_is_emptied(scene: Scene) -> None:
     queue = scene.create("orders", [SICK])
     scene.fall_ill()

@@ -27,7 +27,8 @@ class Scene:
         self.harness = BrokerHarness()
         self.broker = self.harness.broker
         self.queue = self.harness.create_queue("q")
-        self.place = Place(self.broker, self.queue, parse_address("q"))
+        gateway = self.harness.gateway
+        self.place = Place(gateway, gateway.directory.names["q"], parse_address("q"))
 
     def send(self, body: bytes) -> None:
         data = encode_message(data_section(body))
