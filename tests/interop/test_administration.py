@@ -136,17 +136,31 @@ def test_bad_settings_are_refused_with_a_reason(admin: ServiceBusAdministrationC
         admin.get_queue("bad")
 
 
-def test_partitions_are_refused_with_a_reason(admin: ServiceBusAdministrationClient) -> None:
-    for refused in (
-        lambda: admin.create_queue("later", enable_partitioning=True),
-        lambda: admin.create_topic("later", enable_partitioning=True),
-    ):
-        with pytest.raises(HttpResponseError) as caught:
-            refused()
-        assert caught.value.status_code == 501
-        assert "not supported" in caught.value.message
+@pytest.mark.feature("entity.partitions")
+def test_partitioned_entities(admin: ServiceBusAdministrationClient) -> None:
+    """E-1, E-2: the size is asked for by partition and shown for all; an update sends it back."""
+    queue = admin.create_queue("parts", enable_partitioning=True, max_size_in_megabytes=2048)
+    topic = admin.create_topic("more", enable_partitioning=True)
+    assert (queue.enable_partitioning, topic.enable_partitioning) == (True, True)
+    assert (queue.max_size_in_megabytes, topic.max_size_in_megabytes) == (32_768, 16_384)
+    assert (queue.availability_status, topic.availability_status) == ("Available", "Available")
+    queue.max_delivery_count = 3
+    topic.user_metadata = "news"
+    admin.update_queue(queue)
+    admin.update_topic(topic)
+    queue, topic = admin.get_queue("parts"), admin.get_topic("more")
+    assert (queue.max_delivery_count, queue.max_size_in_megabytes) == (3, 32_768)
+    assert (topic.user_metadata, topic.max_size_in_megabytes) == ("news", 16_384)
+    listed = [each.name for each in admin.list_queues()]
+    assert [name for name in listed if "parts" in name] == ["parts"]
+    queue.enable_partitioning = False
+    with pytest.raises(HttpResponseError, match="cannot be changed") as caught:
+        admin.update_queue(queue)
+    assert caught.value.status_code == 400
+    admin.delete_queue("parts")
+    admin.delete_topic("more")
     with pytest.raises(ResourceNotFoundError):
-        admin.get_queue("later")
+        admin.get_queue("parts")
 
 
 @pytest.mark.feature("entity.queues")

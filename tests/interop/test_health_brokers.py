@@ -14,7 +14,7 @@ from azure.core.exceptions import HttpResponseError
 from tests.interop.administration import connect
 from twinbus.testing.server import ServerProcess
 
-pytestmark = pytest.mark.feature("available.metrics")
+pytestmark = pytest.mark.feature("available.health", "available.metrics")
 
 PATIENCE_S = 30.0
 

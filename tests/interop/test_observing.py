@@ -11,7 +11,7 @@ from azure.servicebus.exceptions import MessageLockLostError
 from tests.interop.administration import connect
 from twinbus.testing.server import ServerProcess
 
-pytestmark = pytest.mark.feature("available.metrics")
+pytestmark = pytest.mark.feature("available.health", "available.metrics")
 
 
 def read(server: ServerProcess, path: str) -> str:
