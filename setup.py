@@ -30,7 +30,6 @@ HOT = (
     "broker/links.py",
     "broker/session_*.py",
     "broker/timers.py",
-    "broker/timers.py",
     "gateway/directory.py",
     "gateway/faulty_link.py",
     "gateway/gateway.py",

@@ -133,6 +133,9 @@ class Gateway:
             each.tick()
 
     def hurry(self, talker: object) -> None:
+        if self._only is not None:
+            self._only.hurry(talker)
+            return
         for link in self.links:
             link.hurry(talker)
 
