@@ -19,7 +19,7 @@ something has happened.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from twinbus.broker.links import DOWN, Receiving, StoreLink
@@ -153,10 +153,6 @@ class Carrier:
         """With which outcome a letter that cannot go is settled."""
         raise NotImplementedError
 
-    def goes_with(self, first: Letter, other: Letter) -> bool:
-        """May both be in one send?"""
-        return True
-
     def progressed(self, letters: list[Letter]) -> None:
         """These are completed."""
 
@@ -201,6 +197,11 @@ class Carrier:
     def is_done(self) -> bool:
         """Is it closed, and nothing in hand any more?"""
         return self.is_closed and not self._in_hand
+
+    @property
+    def in_hand(self) -> Iterable[Letter]:
+        """Delivered, and not known to be completed."""
+        return self._in_hand.values()
 
     @property
     def is_idle(self) -> bool:
@@ -296,7 +297,7 @@ class Carrier:
             self._answered(lane, error, now)
             return True
         link = self.links[part.store]
-        if link.health == DOWN:
+        if link.health == DOWN or part.entity_id == 0:  # nobody has been asked for its number yet
             lane.pause(now)
             return False
         news = [self.rewritten(letter, now) for letter in lane.sent]
@@ -316,7 +317,7 @@ class Carrier:
         while waiting and len(chunk) < count_max:
             letter = waiting[0]
             size += len(letter.body)
-            if chunk and (size > CHUNK_BYTES or not self.goes_with(chunk[0], letter)):
+            if chunk and size > CHUNK_BYTES:
                 break
             chunk.append(waiting.popleft())
         return chunk

@@ -1,10 +1,12 @@
 """Emptying a journal: its entries are carried over to where they were meant to go, in order.
 
-All entries of a journal take one lane, so nothing overtakes anything, and a send that waits for its
-store holds up those behind it.  What the journal is for is told in journal.py.
+Every entity, and every partition, has a lane of its own: nothing overtakes anything on its way to
+the same place, and many entries for it go in one send.  With a single lane entries for several
+places, as they come in turn, would go one by one, slower than new ones are written under load, and
+the journal would never be empty.  What the journal is for is told in journal.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from twinbus.broker.forwarding import refusal
 from twinbus.broker.links import StoreLink
@@ -47,34 +49,33 @@ class Drain(Carrier):
         super().__init__(links, clock, journal, MAIN, producer)
         self._directory = directory
         self._on_progress = on_progress
+        # By name and making of where they lead.
+        self._lane_numbers: dict[tuple[str, int], int] = {}
 
     def letter(self, message: Message, body: bytes) -> Letter:
         return JournalLetter(message, body)
 
     def address(self, letter: Letter) -> int:
-        _entry(letter)
-        return 0  # one lane, whatever the entity: first come, first served
+        entry, numbers = _entry(letter), self._lane_numbers
+        return numbers.setdefault((entry.name, entry.created_ms), len(numbers))
 
     def destination(self, lane: Lane) -> Part:
-        name = _entry(lane.sent[0]).name
-        entity = self._entity(name)
-        partition = max(0, split_partition(name)[1])
-        if partition >= len(entity.parts):  # it has been made anew without partitions
+        entry = _entry(lane.sent[0])
+        entity = self._entity(entry)
+        partition = max(0, split_partition(entry.name)[1])
+        if partition >= len(entity.parts):  # made anew without partitions, by a clock set back
             raise _not_found()
         return entity.parts[partition]
 
-    def _entity(self, name: str) -> Entity:
-        entity = self._directory.find(split_partition(name)[0])
-        if entity is None:
+    def _entity(self, entry: Entry) -> Entity:
+        entity = self._directory.find(split_partition(entry.name)[0])
+        if entity is None or entity.description.created_utc_ms != entry.created_ms:
             raise _not_found()
         return entity
 
-    def goes_with(self, first: Letter, other: Letter) -> bool:
-        return _entry(first).name == _entry(other).name
-
     def rewritten(self, letter: Letter, now: Now) -> NewMessage:
         entry = _entry(letter)
-        default_ms = self._entity(entry.name).description.default_time_to_live_ms
+        default_ms = self._entity(entry).description.default_time_to_live_ms
         life_ms = min(entry.time_to_live_ms, default_ms)
         if life_ms != NEVER_MS:  # 0: it has expired, and its entity does with it what it does
             life_ms = max(0, life_ms - (now.utc_ms - entry.accepted_ms))
@@ -89,12 +90,11 @@ class Drain(Carrier):
         return DEAD_LETTER, refusal(error)
 
     def progressed(self, letters: list[Letter]) -> None:
-        accepted = [
-            letter.entry.accepted_ms
-            for letter in letters
-            if isinstance(letter, JournalLetter) and letter.entry is not None
-        ]
-        self._on_progress(len(letters), max(accepted, default=0))
+        """The oldest that waits is among those in hand, or came after all that are completed."""
+        in_hand = [each.accepted_ms for each in _entries(self.in_hand)]
+        completed = [each.accepted_ms for each in _entries(letters)]
+        accepted_ms = min(in_hand) if in_hand else max(completed, default=0)
+        self._on_progress(len(letters), accepted_ms)
 
 
 def _not_found() -> EntityNotFound:
@@ -106,3 +106,12 @@ def _entry(letter: Letter) -> Entry:
     if letter.entry is None:
         raise InvalidOperation("The entry of the journal cannot be read.")
     return letter.entry
+
+
+def _entries(letters: Iterable[Letter]) -> list[Entry]:
+    """Those that can be read."""
+    return [
+        letter.entry
+        for letter in letters
+        if isinstance(letter, JournalLetter) and letter.entry is not None
+    ]

@@ -19,8 +19,10 @@ again: nothing overtakes within a key.
   store is not well another one is made elsewhere; they are emptied in the order they were made.
 - A `Drain` carries entries over in their order, exactly once (carrying.py).  They appear in their
   entity then, and their life counts from when they were accepted.  They have been acknowledged, so
-  neither a full nor a disabled entity refuses them; only for one that is gone they are dropped.
+  neither a full nor a disabled entity refuses them; only for one that is gone they are dropped,
+  also if there is another one of that name now.
 - It takes no more when the oldest entry has waited for 15 minutes, or 1 GB waits: Unavailable.
+- Where all stores are slow a journal would help nobody: sends go straight, and take their time.
 - Scheduled sends are not journalled, because their numbers are asked for, and neither are those of
   a transaction or of a relay.  They go straight, and fail if they must.
 - At a start `found` tells of journals that were left; they are emptied before anything goes
@@ -31,7 +33,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from twinbus.broker.links import UP, StoreLink
+from twinbus.broker.links import DOWN, UP, StoreLink
 from twinbus.clock import Clock, Now
 from twinbus.entities.carried import JOURNAL
 from twinbus.entities.commands import (
@@ -90,7 +92,7 @@ class Journal:
         self.state = NORMAL
         self.places: list[Place] = []  # the first is emptied, the last is written
         self._drain: Drain | None = None  # of the first
-        self._held: deque[tuple[Part, str, Send]] = deque()
+        self._held: deque[tuple[Part, Entity, Send]] = deque()
         self._writing = 0  # sends on their way into the journal
         self._open_count = 0  # entries that wait, as far as we know
         self._oldest_ms = 0  # UTC; no entry that waits was accepted before; 0 = none waits
@@ -102,25 +104,36 @@ class Journal:
 
     # -- sends -----------------------------------------------------------------------------------
 
-    def divert(self, part: Part, name: str, command: Send) -> bool:
+    def divert(self, part: Part, entity: Entity, command: Send) -> bool:
         """Take over a send for this store; False: it goes straight."""
         if self.state == NORMAL or not _can_wait(command, self._clock.now()):
             return False
+        if self._is_pointless():
+            return False
         if self.state == CLOSING or self._held:
-            self._hold(part, name, command)
+            self._hold(part, entity, command)
         else:
-            self._write(part, name, command)
+            self._write(part, entity, command)
         return True
 
-    def _hold(self, part: Part, name: str, command: Send) -> None:
-        self._held.append((part, name, command))
+    def _is_pointless(self) -> bool:
+        """Does the store still take sends, and no other does so any faster?
+
+        So it is with several stores on one disk.  Only while nothing waits that could be overtaken.
+        """
+        is_used = self.places or self._is_making or self._held
+        is_down = self._links[self._store].health == DOWN
+        return not is_used and not is_down and self._journals.choose(self._store) < 0
+
+    def _hold(self, part: Part, entity: Entity, command: Send) -> None:
+        self._held.append((part, entity, command))
         if len(self._held) > HELD_COUNT_MAX:
             if self.state == CLOSING:
                 self._go_on_draining()
             else:
                 self._refuse_held(Unavailable("The journal is not ready; send again later."))
 
-    def _write(self, part: Part, name: str, command: Send) -> None:
+    def _write(self, part: Part, entity: Entity, command: Send) -> None:
         now = self._clock.now()
         if not self._oldest_ms or not (self._open_count or self._writing):
             self._oldest_ms = now.utc_ms
@@ -128,15 +141,27 @@ class Journal:
             minutes = AGE_MS_MAX // 60_000
             self._refuse(command, f"its journal has waited for more than {minutes} minutes")
             return
-        if not self.places or self._links[self.places[-1].part.store].health != UP:
-            self._held.append((part, name, command))
+        if not self._has_place():
+            self._held.append((part, entity, command))
             self._make()
             return
         place = self.places[-1].part
-        entries = [NewMessage(encode_entry(name, now.utc_ms, each)) for each in command.messages]
+        name = partition_name(entity.name, part.partition) if entity.is_partitioned else entity.name
+        created_ms = entity.description.created_utc_ms
+        entries = [
+            NewMessage(encode_entry(name, created_ms, now.utc_ms, each))
+            for each in command.messages
+        ]
         self._writing += 1
         self._is_final = False
         self._links[place.store].submit([Send(place.entity_id, entries, (self, command))])
+
+    def _has_place(self) -> bool:
+        """Can the last of the queues be written?  If no store is well, one that is slow will do."""
+        if not self.places:
+            return False
+        health = self._links[self.places[-1].part.store].health
+        return health == UP or (health != DOWN and self._journals.choose(self._store) < 0)
 
     def _flush(self) -> None:
         """Write what was held, in order."""
@@ -388,8 +413,7 @@ class Journals:
         except ServiceError as error:
             self.answer(Reply(command, None, error))
             return True
-        name = partition_name(entity.name, part.partition) if entity.is_partitioned else entity.name
-        return self._journals[part.store].divert(part, name, command)
+        return self._journals[part.store].divert(part, entity, command)
 
     def choose(self, sick: int) -> int:
         """The store for a new journal: well, and with the fewest of them; −1 if there is none."""

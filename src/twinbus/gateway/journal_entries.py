@@ -3,10 +3,11 @@
 An entry is the body of a message in a journal's queue; all numbers are little-endian.
 
     ENTRY    | version:B | present:B | name_length:H | id_length:H | session_length:H |
-             | key_length:H | accepted_ms:q | time_to_live_ms:q |
+             | key_length:H | created_ms:q | accepted_ms:q | time_to_live_ms:q |
              | name | message id | session id | partition key | body, to the end |
 
-`name` is that of the entity in its store, with namespace and partition.  `present` says which of
+`name` is that of the entity in its store, with namespace and partition, and `created_ms` tells it
+from one that is made anew under the same name.  `present` says which of
 message id, session id and partition key there are (bits 0 to 2): an empty one is not none.  Texts
 are UTF-8.  There is no checksum, because the log that holds the entry has one.
 """
@@ -16,31 +17,33 @@ from typing import Final
 
 from twinbus.entities.message import NewMessage
 
-ENTRY: Final = struct.Struct("<BBHHHHqq")
+ENTRY: Final = struct.Struct("<BBHHHHqqq")
 VERSION: Final = 1
 
 
 class Entry:
     """One message on its way to a store that is not well."""
 
-    __slots__ = ("accepted_ms", "body", "keys", "name", "time_to_live_ms")
+    __slots__ = ("accepted_ms", "body", "created_ms", "keys", "name", "time_to_live_ms")
 
     def __init__(
         self,
         name: str,
+        created_ms: int,
         accepted_ms: int,
         time_to_live_ms: int,
         keys: tuple[str | None, str | None, str | None],
         body: bytes,
     ) -> None:
         self.name = name
+        self.created_ms = created_ms  # UTC; of the entity
         self.accepted_ms = accepted_ms  # UTC; its life began then
         self.time_to_live_ms = time_to_live_ms
         self.keys = keys  # message id, session id, partition key
         self.body = body
 
 
-def encode_entry(name: str, accepted_ms: int, message: NewMessage) -> bytes:
+def encode_entry(name: str, created_ms: int, accepted_ms: int, message: NewMessage) -> bytes:
     """A message as the journal keeps it."""
     keys = (message.message_id, message.session_id, message.partition_key)
     present = 0
@@ -50,7 +53,8 @@ def encode_entry(name: str, accepted_ms: int, message: NewMessage) -> bytes:
         if key is not None:
             present |= 1 << bit
     lengths = [len(text) for text in texts]
-    head = ENTRY.pack(VERSION, present, *lengths, accepted_ms, message.time_to_live_ms)
+    times = (created_ms, accepted_ms, message.time_to_live_ms)
+    head = ENTRY.pack(VERSION, present, *lengths, *times)
     return b"".join([head, *texts, message.body])
 
 
@@ -58,7 +62,7 @@ def decode_entry(data: bytes) -> Entry:
     """The way back.  ValueError if no journal has written this."""
     if len(data) < ENTRY.size or data[0] != VERSION:
         raise ValueError("not an entry of a journal")
-    _, present, *lengths, accepted_ms, time_to_live_ms = ENTRY.unpack_from(data)
+    _, present, *lengths, created_ms, accepted_ms, time_to_live_ms = ENTRY.unpack_from(data)
     at = ENTRY.size
     if at + sum(lengths) > len(data):
         raise ValueError("an entry of a journal that is cut short")
@@ -70,4 +74,4 @@ def decode_entry(data: bytes) -> Entry:
         text if present >> bit & 1 else None for bit, text in enumerate(texts[1:])
     )
     keys = (message_id, session_id, partition_key)
-    return Entry(texts[0], accepted_ms, time_to_live_ms, keys, data[at:])
+    return Entry(texts[0], created_ms, accepted_ms, time_to_live_ms, keys, data[at:])

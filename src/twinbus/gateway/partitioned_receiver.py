@@ -29,7 +29,7 @@ from twinbus.entities.commands import COMPLETE, PEEK_LOCK, RELEASE, Lock, Reply,
 from twinbus.entities.message import Message
 from twinbus.entities.partitions import PARTITION_COUNT
 from twinbus.entities.sessions import SessionLock
-from twinbus.errors import ServiceError, Unavailable
+from twinbus.errors import ServerBusy, ServiceError, Unavailable
 from twinbus.gateway.directory import Entity, Part
 from twinbus.gateway.gathering import Routes, copy_of
 
@@ -107,8 +107,7 @@ class _PartSink:
         self._owner.part_removed()
 
     def lost(self, error: ServiceError) -> None:
-        self.granted = 0
-        self.is_draining = False
+        self.close()  # whoever may be asked again is asked anew
         self._owner.part_lost(error)
 
 
@@ -174,6 +173,20 @@ class PartitionedReceiver:
             part.receiving = None  # it is tried again with the next credit
             return error
         return None
+
+    def _reopen(self, part: _PartSink) -> bool:
+        """Ask a partition again; False: it refuses for good, and the client has been told.
+
+        Nothing is raised: neither time nor credit can do anything about it.
+        """
+        try:
+            self._open(part)
+        except ServerBusy:
+            return True  # as with one that is down
+        except ServiceError as error:
+            self.part_lost(error)
+            return False
+        return True
 
     # -- what the client's link calls (Receiving) --------------------------------------------------
 
@@ -285,8 +298,8 @@ class PartitionedReceiver:
         first = self._first  # who has just been served comes last
         for step in range(PARTITION_COUNT):
             part = self._parts[(first + step) % PARTITION_COUNT]
-            if part.receiving is None:
-                self._open(part)
+            if part.receiving is None and not self._reopen(part):
+                return
             if self._drain:
                 if not part.is_draining and not part.is_dry:
                     part.grant(share, True)
@@ -311,10 +324,7 @@ class PartitionedReceiver:
         for part in self._parts:
             if part.granted or part.receiving is None:
                 part.close()
-                try:
-                    self._open(part)
-                except ServiceError as error:
-                    self.part_lost(error)
+                if not self._reopen(part):
                     return
 
     def _misses_partitions(self) -> bool:
@@ -327,13 +337,14 @@ class PartitionedReceiver:
                 part.receiving.resume()
 
     def _finish_drain(self) -> None:
-        """Tell the client, when no partition that is up has anything more."""
+        """Tell the client, when no partition that can be asked has anything more."""
         if not self._drain or self._completing or self._is_closed or self._sink.full():
             return
         if self._credit > 0:
             links = self._gateway.links
             for part in self._parts:
-                if not part.is_dry and links[part.part.store].health != DOWN:
+                is_there = part.receiving is not None and links[part.part.store].health != DOWN
+                if is_there and not part.is_dry:
                     return
         self._drain = False
         self._credit = 0

@@ -153,6 +153,9 @@ class HostedStore:
         except ServiceError as error:
             wait.answered(error)
 
+    def end_receiver(self, number: int) -> None:
+        self._receivers.pop(number, None)
+
     def end_wait(self, number: int) -> None:
         self._waits.pop(number, None)
 
@@ -248,10 +251,17 @@ class HostReceiver:
         self._store.say((DRAINED, self._store.number, self._number, self._drain))
 
     def removed(self) -> None:
+        self._end()
         self._store.say((REMOVED, self._store.number, self._number))
 
     def lost(self, error: ServiceError) -> None:
+        self._end()
         self._store.say((LOST, self._store.number, self._number, encode_error(error)))
+
+    def _end(self) -> None:
+        """With what it is told now the gateway forgets it, and does not close it any more."""
+        self.close()
+        self._store.end_receiver(self._number)
 
 
 class HostWait:

@@ -463,7 +463,8 @@ class RemoteStore:
         if code == DRAINED:
             receiver.drained(operation[3])
             return
-        self._receivers.pop(receiver, None)  # nothing to be opened again
+        self._receivers.pop(receiver, None)  # nothing to be opened again, or closed
+        del self._open_receivers[operation[2]]
         if code == REMOVED:
             receiver.removed()
         elif code == LOST:

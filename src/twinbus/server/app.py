@@ -12,7 +12,7 @@ import logging
 import signal
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Final
 
 from twinbus.amqp.connection import ConnectionSettings
@@ -87,13 +87,13 @@ class Server:
             port = listener.bind(config.host, config.port)
             for extra in config.extra_ports:
                 listener.bind(config.host, extra)
-            await bus.start()
-            collector.start()
-            observation.start()
-            for namespace, each in zip(namespaces.all(), config.namespaces, strict=True):
-                await declare(namespace, each.declared)
-            listener.start()
-            ready(port)
+            if await self._goes_on(bus.start()):
+                collector.start()
+                observation.start()
+                for namespace, each in zip(namespaces.all(), config.namespaces, strict=True):
+                    await declare(namespace, each.declared)
+                listener.start()
+                ready(port)
             code: int = await self._stopping
         finally:
             collector.stop()
@@ -104,6 +104,17 @@ class Server:
             await bus.close()
             await self._hang_up()
         return code
+
+    async def _goes_on(self, work: Coroutine[object, object, None]) -> bool:
+        """Do this, unless somebody wants the server to stop before it is done."""
+        task = asyncio.ensure_future(work)
+        await asyncio.wait({task, self._stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+            return False
+        task.result()
+        return not self._stopping.done()
 
     async def _hang_up(self) -> None:
         """Say good-bye to every client and give the words a moment to go out."""

@@ -102,6 +102,8 @@ class Bus:
         self._relays.load()
         directory.on_changed = self._relays.entity_changed
         self._is_started = True
+        if self._listings:  # of a store that came up while the others were looked at
+            self._run(self._restore_again())
         self._tick()
         self._go_round()
 
@@ -127,13 +129,21 @@ class Bus:
 
     async def _restore(self) -> None:
         assert self._catalog is not None
-        for warning in await restore(self.gateway, self._catalog, self.maker.gate):
-            log.warning("%s", warning)
-        # Not earlier: what is in a journal for an entity that nobody knows would be dropped.
+        # A store that comes up meanwhile is not in these, and has a round of its own.
         listings, self._listings = self._listings, []
+        try:
+            await self._compare(self._catalog)
+        except BaseException:
+            self._listings = listings + self._listings
+            raise
+        # Not earlier: what is in a journal for an entity that nobody knows would be dropped.
         if self.gateway.journals is not None:
             for store, listed in listings:
                 self.gateway.journals.found(store, listed)
+
+    async def _compare(self, catalog: CatalogFile) -> None:
+        for warning in await restore(self.gateway, catalog, self.maker.gate):
+            log.warning("%s", warning)
 
     async def _restore_again(self) -> None:
         try:
@@ -143,15 +153,23 @@ class Bus:
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_S, self._tick)
-        self.gateway.tick()
-        now = self._clock.now()
+        # Each for itself: what is wrong with one receiver must not keep a journal from being read.
+        for step in (self.gateway.tick, self._tick_relays, self._tick_journals):
+            try:
+                step()
+            except Exception:
+                log.exception("a turn of %s failed", step.__name__)
+
+    def _tick_relays(self) -> None:
         for store, link in enumerate(self.gateway.links):
             if link.health != self._healths[store]:
                 self._healths[store] = link.health
                 self._relays.health_changed(store)
-        self._relays.tick(now)
+        self._relays.tick(self._clock.now())
+
+    def _tick_journals(self) -> None:
         if self.gateway.journals is not None:
-            self.gateway.journals.tick(now)
+            self.gateway.journals.tick(self._clock.now())
 
     def _go_round(self) -> None:
         self._idle_timer = self._loop.call_later(IDLE_ROUND_S, self._go_round)

@@ -134,8 +134,10 @@ class ActingFaults:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._expire)
 
     def _expire(self) -> None:
-        self.faults.expire(self._clock.now())
-        self._arm()
+        try:
+            self.faults.expire(self._clock.now())
+        finally:  # whatever one of them leaves behind, the others have to end in time
+            self._arm()
 
     # -- what the registry tells -----------------------------------------------------------------
 

@@ -42,6 +42,8 @@ class SmallBus(asyncio.Protocol):
         self.connection = Connection(SERVER, settings)
         self.stored: list[bytes] = []
         self.states: list[object] = []
+        self.filters: list[object] = []
+        self.properties: list[object] = []
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -85,6 +87,8 @@ class SmallBus(asyncio.Protocol):
         if address == "missing":
             link.refuse(AmqpError("amqp:not-found", "no such queue"))
         elif isinstance(link, EgressLink):
+            self.filters.append(link.source.filter if link.source is not None else None)
+            self.properties.append(link.properties)
             link.accept()
         else:
             link.accept(credit=2)
@@ -181,6 +185,21 @@ async def test_every_way_to_settle_is_spoken_as_service_bus_does() -> None:
             "DeadLetterReason": "no stamp",
             "DeadLetterErrorDescription": "the envelope has none",
         }
+
+
+async def test_a_session_is_asked_for_as_service_bus_does() -> None:
+    async with a_bus() as (bus, dial), await dial() as connection:
+        bus.stored.append(encode_message(data_section(b"x")))
+        receiver = await connection.open_session_receiver("orders", "s", wait_s=1.5)
+        received = await receiver.receive()
+        assert received is not None
+        await receiver.complete(received)
+        await connection.open_session_receiver("orders", wait_s=0)
+        assert bus.filters == [
+            {"com.microsoft:session-filter": "s"},
+            {"com.microsoft:session-filter": None},
+        ]
+        assert bus.properties == [{"com.microsoft:timeout": 1_500}, {"com.microsoft:timeout": 0}]
 
 
 async def test_what_the_bus_refuses_is_raised_by_its_name() -> None:

@@ -348,6 +348,20 @@ def test_duplicates_are_found_among_what_was_journalled(scene: Scene) -> None:
     assert scene.arrived(orders) == [b"key|1", b"key|2"]
 
 
+def test_what_was_for_a_queue_that_is_made_anew_does_not_come_back(scene: Scene) -> None:
+    old = scene.create("orders", [SICK], QueueDescription(created_utc_ms=1))
+    scene.fall_ill()
+    scene.send(old, b"|old")
+    scene.settle_down()
+    scene.ask(SICK, DeleteEntities([old.parts[0].entity_id]))
+    scene.directory.remove(old)
+    new = scene.create("orders", [0], QueueDescription(created_utc_ms=2))
+    scene.recover()
+    scene.pass_time(5_000)
+    assert scene.arrived(new) == []
+    assert scene.journals.state(SICK) == NORMAL
+
+
 texts = st.none() | st.text(max_size=20)
 
 
@@ -361,9 +375,10 @@ def test_an_entry_survives_the_way_to_bytes_and_back(
     key: str | None,
 ) -> None:
     message = NewMessage(b"body", life, 0, message_id, session, key)
-    data = encode_entry(name, accepted, message)
+    data = encode_entry(name, 7, accepted, message)
     entry = decode_entry(data)
-    assert (entry.name, entry.accepted_ms, entry.time_to_live_ms) == (name, accepted, life)
+    assert (entry.name, entry.created_ms) == (name, 7)
+    assert (entry.accepted_ms, entry.time_to_live_ms) == (accepted, life)
     assert entry.keys == (message_id, session, key)
     assert entry.body == b"body"
     for size in range(len(data) - 4):
@@ -372,6 +387,36 @@ def test_an_entry_survives_the_way_to_bytes_and_back(
 
 
 # --- limits and failures ------------------------------------------------------------------------
+
+
+def test_where_all_stores_are_slow_nobody_is_refused(scene: Scene) -> None:
+    """As when several of them are on one disk."""
+    queue = scene.create("orders", [SICK])
+    for store in scene.stores:
+        store.health = SLOW
+    scene.send(queue, b"|1")
+    scene.settle_down()
+    assert scene.answers.errors == [None]
+    assert scene.arrived(queue) == [b"|1"]
+    assert scene.journal_names() == []
+
+
+def test_a_journal_that_has_become_slow_is_used_if_there_is_no_better_place(scene: Scene) -> None:
+    queue = scene.create("orders", [SICK])
+    scene.fall_ill()
+    scene.send(queue, b"|1")
+    scene.settle_down()
+    for store in scene.stores:
+        store.health = SLOW
+    scene.send(queue, b"|2")
+    scene.settle_down()
+    assert scene.answers.errors == [None, None]
+    assert scene.arrived(queue) == []
+    for store in scene.stores:
+        store.health = UP
+    scene.pass_time(5_000)
+    assert scene.arrived(queue) == [b"|1", b"|2"]
+    assert scene.state == NORMAL
 
 
 def test_after_fifteen_minutes_it_takes_no_more(scene: Scene) -> None:
@@ -429,9 +474,8 @@ def test_when_the_store_of_the_journal_goes_another_one_takes_over() -> None:
 
 def test_with_no_store_left_it_is_unavailable(scene: Scene) -> None:
     queue = scene.create("orders", [SICK])
-    scene.fall_ill()
-    scene.crash(0, random.Random(1))
-    scene.crash(2, random.Random(1))
+    for store in range(3):
+        scene.crash(store, random.Random(1))
     scene.send(queue, b"|1")
     assert [type(error) for error in scene.answers.errors] == [Unavailable]
     scene.restart(0)

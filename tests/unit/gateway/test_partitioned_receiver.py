@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.broker.harness import SimSink
-from tests.unit.gateway.partitioned_harness import Bus, key_in, new
+from tests.unit.gateway.partitioned_harness import Bus, SimLink, key_in, new
 from twinbus.broker.links import DOWN, UP
 from twinbus.entities.commands import (
     COMPLETE,
@@ -17,7 +17,14 @@ from twinbus.entities.descriptions import RECEIVE_DISABLED, QueueDescription
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTER_QUEUE
 from twinbus.entities.facts import MAIN
 from twinbus.entities.partitions import partition_of
-from twinbus.errors import EntityDisabled, InvalidOperation, Unavailable
+from twinbus.errors import (
+    EntityDisabled,
+    EntityNotFound,
+    InvalidOperation,
+    ServerBusy,
+    ServiceError,
+    Unavailable,
+)
 from twinbus.gateway.directory import Entity
 from twinbus.gateway.partitioned_receiver import IDLE_MS
 
@@ -324,6 +331,59 @@ def test_drain_does_not_hang_on_a_partition_that_goes_down() -> None:
     for each in list(bus.ticking):
         each.tick()
     assert sink.drained_count == 1
+
+
+def refuse(sim: SimLink, error: ServiceError) -> None:
+    """The store is well, but whoever wants to receive hears this, as with a fault."""
+
+    def open_receiver(*arguments: object, **named: object) -> None:
+        raise error
+
+    sim.open_receiver = open_receiver  # type: ignore[method-assign, assignment]
+
+
+def test_drain_does_not_wait_for_partitions_that_refuse() -> None:
+    bus = Bus(store_count=4)
+    queue = fill(bus, 16)
+    opens = bus.sims[1].open_receiver
+    refuse(bus.sims[1], Unavailable("out of order"))
+    receiver, sink = bus.receiver(queue)
+    receiver.set_credit(100, drain=True)
+    bus.settle()
+    assert (len(sink.messages), sink.drained_count) == (12, 1)
+    bus.sims[1].open_receiver = opens  # type: ignore[method-assign]
+    receiver.set_credit(100, drain=True)
+    bus.settle()
+    assert (len(sink.messages), sink.drained_count) == (16, 2)
+
+
+def test_drain_does_not_wait_for_a_partition_that_was_lost() -> None:
+    bus = Bus(store_count=4)
+    queue = fill(bus, 16)
+    receiver, sink = bus.receiver(queue)
+    refuse(bus.sims[1], Unavailable("out of order"))
+    for part in receiver._parts:
+        if part.part.store == 1:
+            part.lost(Unavailable("out of order"))
+    receiver.set_credit(100, drain=True)
+    bus.settle()
+    assert (len(sink.messages), sink.drained_count) == (12, 1)
+
+
+@pytest.mark.parametrize("error", [ServerBusy("later"), EntityNotFound("gone")])
+def test_time_and_credit_raise_nothing(error: ServiceError) -> None:
+    """A partition that could not be opened, and then refuses in another way."""
+    bus = Bus(store_count=4)
+    queue = fill(bus, 16)
+    bus.sims[1].health = DOWN
+    receiver, sink = bus.receiver(queue, 1)
+    bus.sims[1].health = UP
+    refuse(bus.sims[1], error)
+    receiver.set_credit(100, drain=False)
+    bus.pass_time(1_000)
+    assert sink.errors == ([] if isinstance(error, ServerBusy) else [error])
+    receiver.set_credit(0, drain=False)
+    bus.pass_time(3_000)
 
 
 # --- partitions that go and come --------------------------------------------------------------

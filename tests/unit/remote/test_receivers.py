@@ -290,6 +290,18 @@ def test_a_deleted_entity_is_told_and_not_asked_for_again() -> None:
     assert sink.errors == []
 
 
+def test_a_receiver_that_has_ended_is_kept_nowhere() -> None:
+    """Whoever is told of the end need not close it."""
+    world, host = up()
+    queue = world.create_queue()
+    world.receiver(queue, credit=1)
+    world.receiver(queue + 100)
+    world.answer(DeleteEntities([queue]))
+    store, hosted = world.stores[0], host.host._stores[0]
+    assert not (store._receivers or store._open_receivers or store._closed_receivers)
+    assert not hosted._receivers
+
+
 def test_what_cannot_be_opened_is_lost() -> None:
     world, _ = up()
     _, sink = world.receiver(99)

@@ -160,6 +160,31 @@ def test_everything_it_may_say(client: Client) -> None:
     assert client.listed()[0]["acted"] == 7
 
 
+def test_one_that_cannot_be_ended_well_keeps_nobody_else(client: Client) -> None:
+    def resume(broker: int) -> None:
+        raise RuntimeError("no such process")
+
+    client.effects.resume_broker = resume  # type: ignore[method-assign]
+    failures: list[object] = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
+        for number, kind in enumerate(("hang-broker", "fail-store"), 1):
+            wanted = {"kind": kind, "duration_s": number / 1_000}
+            if kind == "hang-broker":
+                wanted["broker"] = 1
+            body = json.dumps(wanted).encode()
+            request = Request("POST", "/$faults", {}, client_headers(client), body)
+            assert (await client.router.answer(request)).status == 201
+        client.clock.advance(2)
+        await asyncio.wait_for(client.effects.quiet.wait(), 60)
+
+    asyncio.run(scenario())
+    assert [type(error) for error in failures] == [RuntimeError]
+    assert client.faults.all() == []
+
+
 def test_it_ends_by_itself(client: Client) -> None:
     async def scenario() -> None:
         wanted = {"kind": "fail-store", "duration_s": 0.001}
