@@ -11,7 +11,15 @@ from dataclasses import replace
 from uuid import UUID
 
 from twinbus.clock import Now
-from twinbus.entities.commands import ABANDON, COMPLETE, DEAD_LETTER, DEFER, PEEK_LOCK, RELEASE
+from twinbus.entities.commands import (
+    ABANDON,
+    COMPLETE,
+    DEAD_LETTER,
+    DEFER,
+    PEEK_LOCK,
+    RELEASE,
+    Send,
+)
 from twinbus.entities.descriptions import (
     QueueDescription,
     SubscriptionDescription,
@@ -98,6 +106,7 @@ def overview(store: Store) -> Overview:
             (counts.active, counts.deferred, counts.scheduled, counts.dead_letter),
             (counts.transfer_dead_letter, counts.size_bytes),
             (ids_of(queue),),
+            ([] if queue.carried is None else queue.carried.all(),),
         ]
         if isinstance(queue, Topic):
             entries.append((sorted(queue.subscriptions),))
@@ -319,7 +328,7 @@ class Workload:
             rare += [self._set_state, self._set_state]
             often = [self._hold, *often]
         elif queue.kind == "queue":  # copies in subscriptions have their bodies in common
-            rare.append(self._forward)
+            rare += [self._forward, self._carry]
         rng.choice([*often, *often, *rare])(queue)
 
     def _change_entities(self) -> None:
@@ -449,6 +458,25 @@ class Workload:
             self.rng.choice(targets).send([new], self.now)
             queue.remove(MAIN, found)
         gather(facts, mark)
+
+    def _carry(self, queue: Queue) -> None:
+        """From another store, and some of it for the second time."""
+        if queue.counts().message_count > 40 or not self.store.room_for(2_600):
+            return
+        producer = self.rng.choice(["near", "far"])
+        numbers: list[int] = []
+        if queue.carried is not None:
+            numbers = list(queue.carried.of(producer))[-3:]
+        messages = [NewMessage(b"%d:again" % number) for number in numbers]
+        for _ in range(self.rng.randrange(1, 3)):
+            messages.append(self._new_message(None))
+            numbers.append(self._sent)
+        send = Send(queue.entity_id, messages)
+        send.producer, send.producer_numbers = producer, numbers
+        if queue.carried is not None and self.rng.random() < 0.3:
+            send.producer_completed = queue.carried.of(producer)
+        given = queue.send_carried(send, self.now)
+        assert not any(given[:-2]), "what has come before is stored again"
 
     def _transfer(self, queue: Queue) -> None:
         subqueue = self._subqueue()

@@ -1,0 +1,306 @@
+"""Whole-cluster schedules: random work while brokers, stores, disks and the gateway fail.
+
+Two to four stores at two or three broker processes, with partitioned and plain queues, sessions and
+a topic.  Each schedule draws from its seed which faults it meets and when (`Nemesis`), then
+everything is healed and fetched, and the judge compares that with what clients were told:
+
+- every acknowledged message arrives, once; none that was refused or completed does (E-5, E-7)
+- what has the same key or session keeps its order, and numbers are never used twice (E-3, E-4)
+- no receiver gets more than it asked for, and every command is answered exactly once (E-8, A-4)
+- a store never has two owners, and in the end all of them are open and empty (E-15, A-4)
+
+A failure names its seed; `PYTHONPATH=src:. python -m tests.simulation.test_cluster SEED` plays it
+again.
+"""
+
+import os
+import random
+import sys
+from dataclasses import replace
+from functools import cache, partial
+from typing import Final
+
+import pytest
+
+from tests.simulation.cluster import Cluster
+from tests.simulation.cluster_clients import LOCK_MS, PLACES, Receiver, World
+from tests.simulation.cluster_fetching import fetch_everything
+from tests.simulation.cluster_judge import Judge
+from tests.simulation.cluster_processes import SEGMENT_SIZE, Loop
+from tests.simulation.cluster_sessions import start_clients
+from twinbus.broker.broker import Broker
+from twinbus.entities.commands import Command, CreateEntities, NewEntity, Reply
+from twinbus.entities.descriptions import (
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
+from twinbus.entities.partitions import PARTITION_COUNT, partition_name
+from twinbus.entities.rules import default_rule
+from twinbus.gateway.placement import stores_of_partitions
+from twinbus.gateway.supervisor import Timings
+from twinbus.server.message_fields import StoredMessageCodec
+from twinbus.storage.store import Store
+from twinbus.testing.clock import SimClock
+from twinbus.testing.disk import CrashMode, SimDisk
+
+SCHEDULES = 10_000 if os.environ.get("TWINBUS_TEST_SIZE") == "nightly" else 300
+PARTS = 20  # of a test each, so that a failure does not hide the rest
+WORK_MS = (5_000, 10_000, 20_000)
+HEAL_MS_MAX = 400_000
+MAX_DELIVERY_COUNT: Final = 6
+
+
+# --- disks with the entities on them ----------------------------------------------------------
+
+
+@cache
+def founded(store_count: int) -> list[SimDisk]:
+    """Disks of stores with all entities in them; to be copied."""
+    clock = SimClock()
+    healths = [0] * store_count
+    queue = QueueDescription(
+        lock_duration_ms=LOCK_MS, max_delivery_count=MAX_DELIVERY_COUNT, enable_partitioning=True
+    )
+    sessions = QueueDescription(
+        lock_duration_ms=LOCK_MS,
+        max_delivery_count=100,
+        requires_session=True,
+        enable_partitioning=True,
+    )
+    plain = QueueDescription(lock_duration_ms=LOCK_MS, max_delivery_count=MAX_DELIVERY_COUNT)
+    plain_sessions = QueueDescription(
+        lock_duration_ms=LOCK_MS, max_delivery_count=100, requires_session=True
+    )
+    topic = TopicDescription(enable_partitioning=True)
+    subscription = SubscriptionDescription(lock_duration_ms=LOCK_MS)
+    news: list[list[NewEntity]] = [[] for _ in range(store_count)]
+    forwarding = replace(queue, forward_to="q1")
+    for name, each in (("pq", queue), ("ps", sessions), ("fp", forwarding)):
+        for partition, store in enumerate(stores_of_partitions(name, healths)):
+            news[store].append(NewEntity("queue", partition_name(name, partition), each))
+    topic_stores = stores_of_partitions("pt", healths)
+    for partition in range(PARTITION_COUNT):
+        here = news[topic_stores[partition]]
+        here.append(NewEntity("topic", partition_name("pt", partition), topic))
+        for name in ("pt/Subscriptions/a", "pt/Subscriptions/b"):
+            path = partition_name(name, partition)
+            here.append(NewEntity("subscription", path, subscription, default_rule()))
+    news[0].append(NewEntity("queue", "q0", plain))
+    news[0].append(NewEntity("queue", "f0", replace(plain, forward_to="pq")))
+    news[1].append(NewEntity("queue", "q1", plain))
+    news[-1].append(NewEntity("queue", "s0", plain_sessions))
+    return [_disk_with(clock, each) for each in news]
+
+
+def _disk_with(clock: SimClock, news: list[NewEntity]) -> SimDisk:
+    disk = SimDisk()
+    store = Store.open(disk, clock.now(), 7, SEGMENT_SIZE)
+    replies: list[Reply] = []
+    broker = Broker(store, clock, _nothing, replies.extend, StoredMessageCodec())
+    # A topic has to be there before its subscriptions are.
+    for kind in ("queue", "topic", "subscription"):
+        command: Command = CreateEntities([each for each in news if each.kind == kind])
+        broker.submit([command])
+        commit = broker.turn(may_commit=True)
+        if commit is not None:
+            commit.write()
+            broker.committed(commit)
+    assert all(reply.error is None for reply in replies)
+    store.close()
+    return disk
+
+
+def _nothing() -> None:
+    """Turns are taken by hand."""
+
+
+# --- faults -----------------------------------------------------------------------------------
+
+
+class Nemesis:
+    """Does harm now and then, and can undo it."""
+
+    def __init__(self, world: World, rng: random.Random) -> None:
+        self._world = world
+        self._cluster = world.cluster
+        self._loop = world.loop
+        self._rng = rng
+        harms = [
+            self.kill,
+            self.cut_power,
+            self.cut_power_soon,
+            self.hang,
+            self.slow,
+            self.fail,
+            self.fill,
+            self.jump_utc,
+            self.restart_gateway,
+            self.delay,
+        ]
+        self._harms = rng.sample(harms, rng.randint(1, 5))
+        self._pause_ms = rng.choice((700, 2_000, 5_000))
+        self.is_over = False
+        self.done: list[str] = []
+        self._wait()
+
+    def _wait(self) -> None:
+        self._loop.after(self._rng.randint(0, 2 * self._pause_ms), self._again)
+
+    def _again(self) -> None:
+        if not self.is_over:
+            harm = self._rng.choice(self._harms)
+            self.done.append(f"{self._loop.now_ms} {harm.__name__}")
+            harm()
+            self._wait()
+
+    def heal(self) -> None:
+        self.is_over = True
+        for store in range(self._cluster.store_count):
+            self._quicken(store)
+            self._empty(store)
+            self._cluster.disks[store].heal()
+        self._hasten()
+        for process in self._cluster.processes():
+            process.resume()
+
+    # -- processes ---------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        processes = self._cluster.processes()
+        if processes:
+            self._rng.choice(processes).kill()
+
+    def cut_power(self) -> None:
+        processes = self._cluster.processes()
+        if processes:
+            self._rng.choice(processes).kill(self._rng.choice(list(CrashMode)))
+
+    def cut_power_soon(self) -> None:
+        self._rng.choice(self._cluster.disks).cut_power_after(self._rng.randint(0, 8))
+
+    def hang(self) -> None:
+        processes = self._cluster.processes()
+        if processes:
+            process = self._rng.choice(processes)
+            process.hang()
+            self._loop.after(self._rng.choice((200, 1_500, 4_000, 9_000)), process.resume)
+
+    def restart_gateway(self) -> None:
+        self._world.restart_gateway()
+
+    # -- disks -------------------------------------------------------------------------------------
+
+    def slow(self) -> None:
+        store = self._rng.randrange(self._cluster.store_count)
+        self._cluster.disk_ms_min[store] = 500
+        self._cluster.disk_ms_max[store] = self._rng.choice((1_000, 3_000, 6_000))
+        self._loop.after(self._rng.choice((2_000, 8_000)), partial(self._quicken, store))
+
+    def _quicken(self, store: int) -> None:
+        self._cluster.disk_ms_min[store] = 0
+        self._cluster.disk_ms_max[store] = 3
+
+    def fail(self) -> None:
+        kind = self._rng.choice(("write", "sync", "sync", "create", "rename", "preallocate"))
+        self._rng.choice(self._cluster.disks).fail(kind, self._rng.randint(1, 3))
+
+    def fill(self) -> None:
+        store = self._rng.randrange(self._cluster.store_count)
+        disk = self._cluster.disks[store]
+        disk.capacity = sum(disk.size(name) for name in disk.names())
+        self._loop.after(self._rng.choice((2_000, 8_000)), partial(self._empty, store))
+
+    def _empty(self, store: int) -> None:
+        self._cluster.disks[store].capacity = None
+
+    # -- everything else ---------------------------------------------------------------------------
+
+    def jump_utc(self) -> None:
+        self._world.judge.utc_is_steady = False
+        self._loop.clock.jump_utc(self._rng.choice((-3_600_000, -4_000, 4_000, 86_400_000)))
+
+    def delay(self) -> None:
+        self._cluster.set_pipe_ms(self._rng.choice((50, 400)))
+        self._loop.after(self._rng.choice((1_000, 5_000)), self._hasten)
+
+    def _hasten(self) -> None:
+        self._cluster.set_pipe_ms(2)
+
+
+# --- schedules --------------------------------------------------------------------------------
+
+
+class Schedule:
+    """One seeded run."""
+
+    def __init__(self, seed: int) -> None:
+        rng = random.Random(seed)
+        self.loop = Loop(rng)
+        self.judge = Judge(PLACES)
+        store_count = rng.choice((2, 2, 3, 4))
+        disks = [disk.restarted() for disk in founded(store_count)]
+        timings = Timings(well_ms=rng.choice((500, 2_000, 10_000)))  # how soon stores move home
+        self.cluster = Cluster(self.loop, disks, rng.choice((2, 2, 3)), timings)
+        self.world = World(self.cluster, self.judge)
+        self.nemesis: Nemesis | None = None
+
+    def run(self) -> None:
+        world = self.world
+        assert self.loop.run(20_000, self.is_well), "it does not come up"
+        start_clients(world)
+        self.nemesis = Nemesis(world, self.loop.rng)
+        self.loop.run(self.loop.rng.choice(WORK_MS))
+        self.nemesis.heal()
+        world.is_over = True
+        assert self.loop.run(HEAL_MS_MAX, self.is_well), "it is not well again"
+        assert self.loop.run(60_000, self.is_quiet), f"not answered: {self.open_questions()}"
+        for client in world.clients:
+            if isinstance(client, Receiver):
+                client.close()
+        fetch_everything(world)
+        self.judge.finish()
+
+    def is_well(self) -> bool:
+        return self.cluster.gateway.is_well
+
+    def is_quiet(self) -> bool:
+        return not self.world.asked and not any(
+            client.link is not None and client.link.is_draining and not client.link.is_full
+            for client in self.world.clients
+            if isinstance(client, Receiver)
+        )
+
+    def open_questions(self) -> list[str]:
+        asked = [type(each.command).__name__ for each in self.world.asked]
+        drains = [
+            f"drain of {client.place}"
+            for client in self.world.clients
+            if isinstance(client, Receiver) and client.link is not None and client.link.is_draining
+        ]
+        return asked + drains
+
+
+def run(seed: int) -> Schedule:
+    schedule = Schedule(seed)
+    try:
+        schedule.run()
+    except BaseException as error:
+        done = [] if schedule.nemesis is None else schedule.nemesis.done
+        error.add_note(f"seed {seed}, faults: {done}")
+        error.add_note(f"again: PYTHONPATH=src:. python -m tests.simulation.test_cluster {seed}")
+        raise
+    return schedule
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_schedule_breaks_a_promise(part: int) -> None:
+    """E-3, E-5, E-7, E-8, E-15, A-3, A-4: whatever fails, and whenever."""
+    for seed in range(part, SCHEDULES, PARTS):
+        run(seed)
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        run(int(argument))
+        sys.stdout.write(f"seed {argument}: all promises are kept\n")
