@@ -10,7 +10,10 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest
+# Most tests wait for something, so more of them run at a time than there are cores; file by file,
+# because the tests of a file share a server.  WORKERS=0 runs them one after the other.
+WORKERS ?= 4
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 STAMP := .venv/installed
 COMPILED := build/compiled
 # Suites that run on the compiled build too: those that go through the hot modules.

@@ -3,6 +3,7 @@
 The SDK is installed once, exactly as `node/package-lock.json` pins it, into `build/`.
 """
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -44,19 +45,25 @@ def find_program(name: str) -> str:
 @pytest.fixture(scope="module")
 def node_modules() -> Path:
     """The pinned SDK, ready to be required."""
-    lock = (NODE / "package-lock.json").read_bytes()
-    stamp = BUILD / "installed"
-    digest = hashlib.sha256(lock).hexdigest()
-    if not stamp.exists() or stamp.read_text() != digest:
-        BUILD.mkdir(parents=True, exist_ok=True)
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(NODE / name, BUILD)
-        command = [find_program("npm"), "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
-        done = subprocess.run(command, cwd=BUILD, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            pytest.fail(f"`npm ci` could not install @azure/service-bus:\n{done.stderr}")
-        stamp.write_text(digest)
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with (BUILD / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes, and one installs
+        _install()
     return BUILD / "node_modules"
+
+
+def _install() -> None:
+    stamp = BUILD / "installed"
+    digest = hashlib.sha256((NODE / "package-lock.json").read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text() == digest:
+        return
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(NODE / name, BUILD)
+    command = [find_program("npm"), "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
+    done = subprocess.run(command, cwd=BUILD, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.fail(f"`npm ci` could not install @azure/service-bus:\n{done.stderr}")
+    stamp.write_text(digest)
 
 
 def run(server: ServerProcess, node_modules: Path, script: str, scenario: str, queue: str) -> None:
