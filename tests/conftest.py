@@ -1,6 +1,8 @@
 """What all suites share: a real server process, and how hard hypothesis tries."""
 
+import gc
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +20,19 @@ settings.register_profile(
 )
 settings.register_profile("nightly", settings.get_profile("pull-request"), max_examples=5_000)
 settings.load_profile(os.environ.get("TWINBUS_TEST_SIZE", "pull-request"))
+
+HERE = Path(__file__).parent
+WITH_SDK = (HERE / "interop", HERE / "crash")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """What the SDK has left open in one file must not be found, and blamed on, in the next."""
+    is_last = nextitem is None or nextitem.path != item.path
+    if is_last and any(item.path.is_relative_to(place) for place in WITH_SDK):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
 
 
 @pytest.fixture

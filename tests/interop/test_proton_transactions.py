@@ -105,7 +105,7 @@ class Client:
         )
         try:
             while True:
-                found.append(receiver.receive(timeout=0.3).body)
+                found.append(receiver.receive(timeout=1).body)
         except Timeout:
             return found
         finally:

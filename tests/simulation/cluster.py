@@ -14,6 +14,7 @@ a disk may be slow, fail or be full; the gateway may end with all of its process
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 from tests.simulation.cluster_processes import BEAT_MS, Call, Loop, SimProcess
 from twinbus.broker.links import DOWN, UP
@@ -39,7 +40,7 @@ class InOrder(set[Ticking]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._order: dict[Ticking, None] = {}
+        self._order: dict[Any, None] = {}
 
     def add(self, element: Ticking) -> None:
         super().add(element)
@@ -47,7 +48,7 @@ class InOrder(set[Ticking]):
 
     def discard(self, element: object) -> None:
         super().discard(element)
-        self._order = {each: None for each in self._order if each is not element}
+        self._order.pop(element, None)
 
     def __iter__(self) -> Iterator[Ticking]:
         return iter(list(self._order))

@@ -50,6 +50,7 @@ PLACES: Final = (
     Place("q0", False, False),
     Place("q1", False, False),
     Place("s0", False, True),
+    Place("pd", True, False),
 )
 LOCK_MS: Final = 5_000
 

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Final
 
-from tests.simulation.cluster_clients import LOCK_MS, PLACES, World
+from tests.simulation.cluster_clients import LOCK_MS, PLACES, Receiver, World
 from tests.unit.broker.stored_messages import content
 from twinbus.broker.links import Receiving
 from twinbus.entities.commands import (
@@ -21,13 +21,14 @@ from twinbus.entities.commands import (
     Settle,
 )
 from twinbus.entities.facts import DEAD_LETTER, MAIN
-from twinbus.entities.message import DEFERRED, Message
+from twinbus.entities.message import ACTIVE, DEFERRED, Message
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import OperationTimeout, ServiceError
 
 MONTH_MS: Final = 30 * 86_400_000
 PATIENCE_MS: Final = 60_000
 MANY: Final = 10_000
+SERVING_MS: Final = 3_000
 
 
 class Basket:
@@ -73,6 +74,32 @@ def found(world: World, place: str, subqueue: int, message: Message, body: bytes
     now_utc_ms = world.loop.clock.now().utc_ms
     copy = world.judge.delivered(place, subqueue, message, name, 0, now_utc_ms, 0, None)
     world.judge.found(copy)
+
+
+def check_served(world: World) -> None:
+    """Nobody who has credit and room waits for messages that are there."""
+    world.loop.run(SERVING_MS)
+    for client in world.clients:
+        if isinstance(client, Receiver) and not client.has_sessions:
+            link = client.link
+            if link is not None and link.credit > 0 and not link.is_full:
+                free = _free(world, client.place, link.subqueue)
+                assert link.credit == 0 or not free, f"{free} waits, and a receiver of it too"
+
+
+def _free(world: World, place: str, subqueue: int) -> list[int]:
+    """Sequence numbers of what could be received."""
+    free: list[int] = []
+    number = 0
+    while True:
+        peeked = _list(_ask(world, Peek(world.number_of(place), subqueue, number, 100)))
+        for each in peeked:
+            assert isinstance(each, Delivered)
+            number = each.message.sequence_number + 1
+            if each.message.state == ACTIVE and each.message.grant == 0:
+                free.append(number - 1)
+        if not peeked:
+            return free
 
 
 def fetch_everything(world: World) -> None:

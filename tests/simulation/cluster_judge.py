@@ -152,7 +152,7 @@ class Judge:
         for name, number in zip(names, numbers, strict=True):
             attempt = self.attempts[name]
             attempt.state = ACKNOWLEDGED
-            attempt.number = number
+            attempt.number = number or attempt.number  # 0: it is in a journal, or a duplicate
 
     def refused(self, names: list[int]) -> None:
         for name in names:

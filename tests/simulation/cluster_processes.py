@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster, SimGateway
 
 SEGMENT_SIZE: Final = 1 << 17
-MAINTENANCE_MS: Final = 500
+MAINTENANCE_MS: Final = 1_000
 BEAT_MS: Final = 500  # half as often as in earnest, to save time; still several in `silent_ms`
 CLOSE_MS_MAX: Final = 5_000  # as in broker/shell.py
 
@@ -42,13 +42,10 @@ class Loop:
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.clock = SimClock()
+        self.now_ms = self.clock.now().mono_ms  # kept here, because it is asked for so often
         self.unshipped: list[Pipe] = []
         self._events: list[tuple[int, float, int, Call]] = []
         self._numbers = itertools.count()
-
-    @property
-    def now_ms(self) -> int:
-        return self.clock.now().mono_ms
 
     def after(self, delay_ms: int, call: Call) -> None:
         due_ms = self.now_ms + delay_ms
@@ -59,13 +56,17 @@ class Loop:
         end_ms = self.now_ms + duration_ms
         while self._events and self._events[0][0] <= end_ms:
             due_ms, _, _, call = heapq.heappop(self._events)
-            self.clock.advance(due_ms - self.now_ms)
+            self._pass_time(due_ms)
             call()
             self.ship()
             if until is not None and until():
                 return True
-        self.clock.advance(end_ms - self.now_ms)
+        self._pass_time(end_ms)
         return False
+
+    def _pass_time(self, until_ms: int) -> None:
+        self.clock.advance(until_ms - self.now_ms)
+        self.now_ms = until_ms
 
     def ship(self) -> None:
         """What was said in one turn goes out in one frame."""
@@ -153,7 +154,7 @@ class SimShell:
         commit = self.broker.turn(may_commit=self._commit is None)
         self._arm()
         if self._open_since_ms < 0 and (commit or self._commit or self.store.facts):
-            self._open_since_ms = self._clock.now().mono_ms
+            self._open_since_ms = self._process.loop.now_ms
         if commit is not None:
             self._commit = commit
             self._process.after(self._process.cluster.disk_ms(self._number), self._write)
@@ -168,12 +169,12 @@ class SimShell:
         except (StorageError, OSError) as error:
             self._fail(error)
             return
-        self._open_since_ms = self._clock.now().mono_ms if self.store.facts else -1
+        self._open_since_ms = self._process.loop.now_ms if self.store.facts else -1
         self.broker.committed(commit)
         self._finish_close()
 
     def commit_age_ms(self) -> int:
-        return 0 if self._open_since_ms < 0 else self._clock.now().mono_ms - self._open_since_ms
+        return 0 if self._open_since_ms < 0 else self._process.loop.now_ms - self._open_since_ms
 
     def _fail(self, error: BaseException) -> None:
         if not self.is_failed:
@@ -186,7 +187,7 @@ class SimShell:
         due_ms = self.broker.next_timer_ms()
         if due_ms >= 0 and not 0 <= self._timer_ms <= due_ms:
             self._timer_ms = due_ms
-            self._process.after(max(0, due_ms - self._clock.now().mono_ms), self._tick)
+            self._process.after(max(0, due_ms - self._process.loop.now_ms), self._tick)
 
     def _tick(self) -> None:
         self._timer_ms = -1
@@ -229,14 +230,14 @@ class SimShell:
         if self.is_failed:
             self._process.after(1, self._end)
             return
-        self._close_by_ms = self._clock.now().mono_ms + CLOSE_MS_MAX
+        self._close_by_ms = self._process.loop.now_ms + CLOSE_MS_MAX
         self._process.after(CLOSE_MS_MAX, self._finish_close)
         self._turn()
 
     def _finish_close(self) -> None:
         if self._then is None or self._commit is not None:
             return
-        if not self.store.facts or self._clock.now().mono_ms >= self._close_by_ms:
+        if not self.store.facts or self._process.loop.now_ms >= self._close_by_ms:
             self._end()
 
     def _end(self) -> None:

@@ -1,5 +1,6 @@
 """Senders of a simulated cluster: they try again as the SDKs do, and cancel what they scheduled."""
 
+from functools import partial
 from typing import Final
 
 from tests.simulation.cluster_clients import Client, World, is_unknown
@@ -20,9 +21,26 @@ TARGETS: Final = {
     "s0": ["s0"],
     "f0": ["pq"],  # these two forward what they get, by relays
     "fp": ["q1"],
+    "pd": ["pd"],
 }
+DISTINCT: Final = "pd"  # it detects duplicates: whoever tries again sends the same message
 PARTITION_KEY: Final = "x-opt-partition-key"
-SENDABLE: Final = ("pq", "pq", "pq", "ps", "ps", "pt", "pt", "q0", "q1", "s0", "f0", "fp")
+SENDABLE: Final = (
+    "pq",
+    "pq",
+    "pq",
+    "ps",
+    "ps",
+    "pt",
+    "pt",
+    "q0",
+    "q1",
+    "s0",
+    "f0",
+    "fp",
+    "pd",
+    "pd",
+)
 TRIES_MAX: Final = 4
 
 
@@ -34,6 +52,18 @@ def body_with(text: bytes, key: str | None, session_id: str | None) -> bytes:
     whole = stored(text)
     bare = whole[STORED_HEAD_BYTES:]
     return encode_stored(True, 4, -1, 2, annotations, b"", bare)
+
+
+class Sending:
+    """Messages on their way, for the first time or again."""
+
+    def __init__(self, entity: str, key: str | None, count: int, is_scheduled: bool) -> None:
+        self.entity = entity
+        self.key = key
+        self.count = count
+        self.is_scheduled = is_scheduled
+        self.trial = 0
+        self.names: list[int] = []
 
 
 class Sender(Client):
@@ -53,58 +83,65 @@ class Sender(Client):
             key = f"{self._name}{self.rng.randrange(4)}"
             if entity in ("f0", "fp"):
                 key = f"{entity}{key}"  # what takes another way has an order of its own
-            if entity not in ("ps", "s0") and self.rng.random() < 0.4:
+            if entity == DISTINCT or (entity not in ("ps", "s0") and self.rng.random() < 0.4):
                 key = ""
             count = self.rng.choice((1, 1, 1, 1, 2, 5))
-            is_scheduled = self.rng.random() < 0.08
+            is_scheduled = entity != DISTINCT and self.rng.random() < 0.08
             for _ in range(self.rng.choice((1, 1, 1, 3))):  # without waiting for the answers
-                self._send(entity, key or None, count, is_scheduled, 1)
+                self._send(Sending(entity, key or None, count, is_scheduled))
 
-    def _send(
-        self, entity: str, key: str | None, count: int, is_scheduled: bool, trial: int
-    ) -> None:
+    def _send(self, sending: Sending) -> None:
+        sending.trial += 1
+        if sending.trial == 1 or sending.entity != DISTINCT:
+            sending.names = [self._begin(sending) for _ in range(sending.count)]
+        self._open += 1
+        command = Send(self.world.number_of(sending.entity), self._messages(sending))
+        self.world.ask(command, partial(self._answered, sending, sending.names))
+
+    def _begin(self, sending: Sending) -> int:
+        entity, key, is_retry = sending.entity, sending.key, sending.trial > 1
+        return self.judge.sending(entity, TARGETS[entity], key, is_retry, sending.is_scheduled)
+
+    def _messages(self, sending: Sending) -> list[NewMessage]:
         due_ms = 0
-        if is_scheduled:
+        if sending.is_scheduled:
             due_ms = self.world.loop.clock.now().utc_ms + self.rng.choice((10, 2_000, 15_000))
-        has_sessions = entity in ("ps", "s0")
-        names: list[int] = []
+        has_sessions = sending.entity in ("ps", "s0")
+        session_id = sending.key if has_sessions else None
         messages: list[NewMessage] = []
-        for _ in range(count):
-            name = self.judge.sending(entity, TARGETS[entity], key, trial > 1, is_scheduled)
-            names.append(name)
-            session_id = key if has_sessions else None
-            body = body_with(b"%d:" % name + bytes(self.rng.choice((0, 100))), key, session_id)
+        for name in sending.names:
+            text = b"%d:" % name + bytes(self.rng.choice((0, 100)))
+            body = body_with(text, sending.key, session_id)
             message = NewMessage(body, scheduled_ms=due_ms, message_id=f"{name}")
             message.session_id = session_id
-            message.partition_key = None if has_sessions else key
+            message.partition_key = None if has_sessions else sending.key
             messages.append(message)
-        self._open += 1
-        command = Send(self.world.number_of(entity), messages)
+        return messages
 
-        def then(reply: Reply) -> None:
-            self._open -= 1
-            self._sent(reply, names)
-            if reply.error is not None and trial < TRIES_MAX:
-                self.world.loop.after(self.rng.choice((0, 800, 3_000)), again)
-
-        def again() -> None:
-            if self.world.cluster.is_ready and not self.world.is_over:
-                self._send(entity, key, count, is_scheduled, trial + 1)
-
-        self.world.ask(command, then)
-
-    def _sent(self, reply: Reply, names: list[int]) -> None:
+    def _answered(self, sending: Sending, names: list[int], reply: Reply) -> None:
+        self._open -= 1
         error = reply.error
         if error is None:
             numbers = reply.result
             assert isinstance(numbers, list)
             self.judge.sent(names, numbers)
-            attempt = self.judge.attempts[names[0]]
-            if attempt.is_scheduled:
-                self._scheduled.append((attempt.entity, numbers, names))
-        elif not is_unknown(error):
+            if sending.is_scheduled:
+                self._scheduled.append((sending.entity, numbers, names))
+            return
+        if not is_unknown(error):
             assert isinstance(error, Unavailable | QuotaExceeded), f"a send was refused: {error!r}"
-            self.judge.refused(names)
+            if sending.entity != DISTINCT:  # of those, a part may have been taken, now or before
+                self.judge.refused(names)
+        if sending.trial < TRIES_MAX:
+            self.world.loop.after(
+                self.rng.choice((0, 800, 3_000)), partial(self._try_again, sending)
+            )
+
+    def _try_again(self, sending: Sending) -> None:
+        # When somebody sets the clock, ids of before may be forgotten.
+        is_safe = sending.entity != DISTINCT or self.judge.utc_is_steady
+        if is_safe and self.world.cluster.is_ready and not self.world.is_over:
+            self._send(sending)
 
     def _cancel(self) -> None:
         entity, numbers, names = self._scheduled.pop()

@@ -24,7 +24,7 @@ import pytest
 
 from tests.simulation.cluster import Cluster
 from tests.simulation.cluster_clients import LOCK_MS, PLACES, Receiver, World
-from tests.simulation.cluster_fetching import fetch_everything
+from tests.simulation.cluster_fetching import check_served, fetch_everything
 from tests.simulation.cluster_judge import Judge
 from tests.simulation.cluster_processes import SEGMENT_SIZE, Loop
 from tests.simulation.cluster_sessions import start_clients
@@ -76,7 +76,9 @@ def founded(store_count: int) -> list[SimDisk]:
     subscription = SubscriptionDescription(lock_duration_ms=LOCK_MS)
     news: list[list[NewEntity]] = [[] for _ in range(store_count)]
     forwarding = replace(queue, forward_to="q1")
-    for name, each in (("pq", queue), ("ps", sessions), ("fp", forwarding)):
+    distinct = replace(queue, requires_duplicate_detection=True)
+    partitioned = (("pq", queue), ("ps", sessions), ("fp", forwarding), ("pd", distinct))
+    for name, each in partitioned:
         for partition, store in enumerate(stores_of_partitions(name, healths)):
             news[store].append(NewEntity("queue", partition_name(name, partition), each))
     topic_stores = stores_of_partitions("pt", healths)
@@ -255,6 +257,7 @@ class Schedule:
         world.is_over = True
         assert self.loop.run(HEAL_MS_MAX, self.is_well), "it is not well again"
         assert self.loop.run(60_000, self.is_quiet), f"not answered: {self.open_questions()}"
+        check_served(world)
         for client in world.clients:
             if isinstance(client, Receiver):
                 client.close()

@@ -210,8 +210,7 @@ class HostReceiver:
         receiver = self._receiver
         if receiver is not None:
             self._drain = drain
-            taken = self._sent + receiver.undelivered
-            receiver.set_credit(max(0, limit - taken), drain != 0)
+            receiver.set_credit(max(0, limit - self._sent), drain != 0)
 
     def consumed(self, size: int) -> None:
         self._unread_bytes -= size

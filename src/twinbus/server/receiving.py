@@ -39,6 +39,8 @@ class ReceivingLink:
         self._metrics = entity.metrics
         self._subqueue = address.subqueue
         self._settled = receive_mode != PEEK_LOCK
+        # Removed for a client that has taken its credit back meanwhile; they wait for the next.
+        self._kept: list[tuple[Message, bytes]] = []
         self.path = address.path
         self.right = "Listen"
         self._receiver = endpoint.namespace.gateway.open_receiver(
@@ -54,6 +56,10 @@ class ReceivingLink:
     ) -> None:
         send = self._link.send
         settled = self._settled
+        if settled and len(messages) > self._link.link_credit:
+            credit = self._link.link_credit
+            self._kept += list(zip(messages[credit:], bodies[credit:], strict=True))
+            messages, bodies = messages[:credit], bodies[:credit]
         size = 0
         for message, body in zip(messages, bodies, strict=True):
             number = message.sequence_number
@@ -91,6 +97,9 @@ class ReceivingLink:
     # -- what the endpoint calls -------------------------------------------------------------------
 
     def credit_changed(self) -> None:
+        if self._kept:
+            kept, self._kept = self._kept, []
+            self.deliver([message for message, _ in kept], [body for _, body in kept], 0)
         self._receiver.set_credit(self._link.credit, self._link.drain)
 
     def writable(self) -> None:

@@ -246,6 +246,7 @@ def test_a_lock_that_ran_out_before_the_receiver_was_there() -> None:
     world, _ = up()
     queue = world.create_queue("s", SESSIONS)
     lock = world.accept(queue, "one").lock
+    world.accept(queue, None, timeout_ms=600_000)  # somebody is there to hear whose lock is lost
     world.pass_time(61_000)
     _, sink = world.receiver(queue, 5, session=lock)
     (error,) = sink.errors
