@@ -217,7 +217,10 @@ class RemoteReceiver:
         for fields in entries:
             messages.append(decode_message(fields))
             bodies.append(fields[0])
-        if self._queue or len(messages) > self.credit or self._sink.full():
+        if until and until <= self._home.now().utc_ms:
+            self._queued += len(messages)
+            self._drop(len(messages), size)  # the locks ran out on the way
+        elif self._queue or len(messages) > self.credit or self._sink.full():
             self._queue.append((messages, bodies, until, size))
             self._queued += len(messages)
             self._hand_over()

@@ -168,6 +168,24 @@ def test_locks_that_run_out_in_the_queue_are_not_handed_over() -> None:
     assert world.answer(Settle(queue, MAIN, sink.locks, COMPLETE)) is None
 
 
+def test_locks_that_run_out_on_the_way_are_not_handed_over() -> None:
+    world, host = up()
+    queue = world.create_queue()
+    world.send(queue, b"a")
+    receiver, sink = world.receiver(queue)
+    receiver.set_credit(1, drain=False)
+    host.read()
+    while any(shell.step() for shell in host.shells.values()):
+        pass
+    world.clock.advance(QueueDescription().lock_duration_ms + 1)  # it is on the socket meanwhile
+    world.run()
+    for shell in host.shells.values():
+        shell.broker.tick()  # the lock has run out there, too
+    world.run()
+    assert sink.bodies == [b"a"], "once, with the lock that holds"
+    assert world.answer(Settle(queue, MAIN, sink.locks, COMPLETE)) is None
+
+
 def test_what_comes_after_closing_is_given_back() -> None:
     world, host = up()
     queue = world.create_queue()
