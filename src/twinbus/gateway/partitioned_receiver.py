@@ -399,9 +399,11 @@ class PartitionedReceiver:
     def _keep(
         self, partition: int, messages: list[Message], bodies: list[bytes], until_ms: int
     ) -> None:
-        # Half of the lock is to be left for whoever gets the message.
-        keep_ms = self._entity.description.lock_duration_ms // 2
-        stale_ms = self._gateway.clock.now().mono_ms + keep_ms
+        # Half of the lock is to be left for whoever gets the message; it may have come late.
+        now = self._gateway.clock.now()
+        half_ms = self._entity.description.lock_duration_ms // 2
+        keep_ms = max(0, min(half_ms, until_ms - now.utc_ms - half_ms))
+        stale_ms = now.mono_ms + keep_ms
         for message, body in zip(messages, bodies, strict=True):
             self._cache.append(Cached(partition, copy_of(message), body, until_ms, stale_ms))
             self._cache_bytes += len(body)

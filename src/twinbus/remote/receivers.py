@@ -217,7 +217,7 @@ class RemoteReceiver:
         for fields in entries:
             messages.append(decode_message(fields))
             bodies.append(fields[0])
-        if until and until <= self._home.now().utc_ms:
+        if self._ran_out(until):
             self._queued += len(messages)
             self._drop(len(messages), size)  # the locks ran out on the way
         elif self._queue or len(messages) > self.credit or self._sink.full():
@@ -255,8 +255,7 @@ class RemoteReceiver:
         queue = self._queue
         while queue and self.credit > 0 and not self._sink.full():
             messages, bodies, until, size = queue.popleft()
-            # A session may have been renewed since; when it is lost, the broker says so.
-            if until and self.session is None and until <= self._home.now().utc_ms:
+            if self._ran_out(until):
                 self._drop(len(messages), size)
                 continue
             count = min(len(messages), self.credit)
@@ -268,6 +267,15 @@ class RemoteReceiver:
             self._consume(size)
         if self._is_drained and (not queue or self.credit == 0):
             self._finish_drain()
+
+    def _ran_out(self, until: int) -> bool:
+        """Have the locks of these messages run out?
+
+        Not in a session: it may have been renewed since, or the clock set.  What is left out would
+        stay locked for its holder, and later ones would come before it; when the session is lost,
+        the broker says so.
+        """
+        return until != 0 and self.session is None and until <= self._home.now().utc_ms
 
     def _drop(self, count: int, size: int) -> None:
         """Nobody could settle these any more: their locks ran out while they waited here."""

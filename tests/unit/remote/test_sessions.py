@@ -265,3 +265,20 @@ def test_a_session_is_accepted_anew_though_the_clock_was_set_back() -> None:
     world.send(queue, b"a", session_id="one")
     assert sink.bodies == [b"a"]
     assert sink.errors == []
+
+
+def test_what_comes_late_in_a_session_is_not_left_out() -> None:
+    """M-4: somebody has set the clock; the broker's locks run on, and nothing may overtake."""
+    world, host = up()
+    queue = world.create_queue("s", SESSIONS)
+    world.send(queue, b"a", b"b", session_id="one")
+    lock = world.accept(queue, "one").lock
+    receiver, sink = world.receiver(queue, session=lock)
+    receiver.set_credit(5, drain=False)
+    host.read()
+    while any([shell.step() for shell in host.shells.values()]):
+        pass
+    world.clock.jump_utc(86_400_000)
+    world.run()
+    world.send(queue, b"c", session_id="one")
+    assert sink.bodies == [b"a", b"b", b"c"]
