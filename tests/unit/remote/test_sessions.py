@@ -276,7 +276,7 @@ def test_what_comes_late_in_a_session_is_not_left_out() -> None:
     receiver, sink = world.receiver(queue, session=lock)
     receiver.set_credit(5, drain=False)
     host.read()
-    while any([shell.step() for shell in host.shells.values()]):
+    while any(shell.step() for shell in host.shells.values()):
         pass
     world.clock.jump_utc(86_400_000)
     world.run()
