@@ -103,11 +103,15 @@ class RawConnection:
 
     async def _run(self, read: Callable[[], Any]) -> Self:
         async def follow() -> None:
-            while data := await read():
-                for event in self._amqp.receive_data(data):
-                    self._dispatch(event)
-                self._flush()
-            self._lost("hung up")
+            try:
+                while data := await read():
+                    for event in self._amqp.receive_data(data):
+                        self._dispatch(event)
+                    self._flush()
+            except OSError as error:  # a refused certificate may only show while reading
+                self._lost(str(error))
+            else:
+                self._lost("hung up")
 
         self._reader = asyncio.get_running_loop().create_task(follow())
         self._flush()

@@ -20,7 +20,7 @@ from tests.simulation.cluster_processes import BEAT_MS, Call, Loop, SimProcess
 from twinbus.broker.links import DOWN, UP
 from twinbus.entities.commands import Listed, Reply
 from twinbus.gateway import supervisor as states
-from twinbus.gateway.catalog import HIDDEN
+from twinbus.gateway.directory import HIDDEN
 from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.gathering import Ticking
 from twinbus.gateway.journal import NORMAL, Journals

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from twinbus.broker.broker import FACT_OVERHEAD_BYTES, Broker
+from twinbus.broker.open_transactions import Declared, OpenTransactions
 from twinbus.clock import Clock, Now
 from twinbus.entities.commands import Command, Send, Settle
 from twinbus.entities.facts import MAIN, Stored, gather
@@ -32,29 +33,18 @@ from twinbus.errors import (
     QuotaExceeded,
     ServerBusy,
     ServiceError,
-    TransactionNotFound,
     TransactionRolledBack,
-    TransactionTimedOut,
 )
 from twinbus.limits import (
     TRANSACTION_DURATION_MS_MAX,
     TRANSACTION_MESSAGES_MAX,
     TRANSACTION_SIZE_BYTES_MAX,
-    TRANSACTIONS_MAX,
     TRANSACTIONS_SIZE_BYTES_MAX,
 )
 
 _SETTLEMENT_BYTES: Final = 256  # what a settlement may take in the log without its overlay
 
 Then = Callable[[ServiceError | None], None]
-
-
-class Ending(Protocol):
-    """Whoever did something in a transaction and wants to know how it ends."""
-
-    def committed(self) -> None: ...
-
-    def rolled_back(self) -> None: ...
 
 
 class Scheduled:
@@ -68,36 +58,19 @@ class Scheduled:
         self.numbers = numbers
 
 
-class Transaction:
+class Transaction(Declared):
     """What has been asked for so far."""
 
-    __slots__ = (
-        "deadline_ms",
-        "endings",
-        "failure",
-        "message_count",
-        "owner",
-        "scheduled",
-        "sends",
-        "settled",
-        "settles",
-        "size_bytes",
-        "txn_id",
-    )
+    __slots__ = ("message_count", "scheduled", "sends", "settled", "settles", "size_bytes")
 
     def __init__(self, txn_id: bytes, owner: object) -> None:
-        self.txn_id = txn_id
-        self.owner = owner  # whose end ends it: the control link
-        self.deadline_ms = NEVER_MS  # monotonic; counts from the first operation
+        super().__init__(txn_id, owner)
         self.message_count = 0
         self.size_bytes = 0
         self.sends: dict[int, list[NewMessage]] = {}  # by entity, in the order they came
         self.scheduled: list[Scheduled] = []
         self.settles: list[Settle] = []
         self.settled: set[tuple[int, int, int]] = set()  # entity, subqueue, sequence number
-        self.endings: list[Ending] = []
-        # Something was refused and nobody could be told: the commit has to be refused too.
-        self.failure: ServiceError | None = None
 
     def messages_for(self, entity_id: int) -> list[NewMessage]:
         """Everything that the commit will store in an entity."""
@@ -108,51 +81,24 @@ class Transaction:
         return messages
 
 
-class Transactions:
-    """The open transactions of one connection."""
+class Holder(Protocol):
+    """Who bears what waits in the transactions of all connections."""
 
-    def __init__(self, broker: Broker, clock: Clock, prefix: bytes) -> None:
-        self._broker = broker
-        self._clock = clock
-        self._prefix = prefix  # random: an id of another connection fits nowhere
-        self._declared = 0
-        self._open: dict[bytes, Transaction] = {}
-        self._timed_out: dict[bytes, bool] = {}  # the newest of them, to say what became of them
+    transaction_bytes: int
 
-    # -- beginning and adding ----------------------------------------------------------------------
 
-    def declare(self, owner: object) -> Transaction:
-        if len(self._open) >= TRANSACTIONS_MAX:
-            raise QuotaExceeded(
-                f"A connection has at most {TRANSACTIONS_MAX} open transactions; discharge some."
-            )
-        self._declared += 1
-        transaction = Transaction(self._prefix + self._declared.to_bytes(8, "big"), owner)
-        self._open[transaction.txn_id] = transaction
-        return transaction
+class GatheredTransactions(OpenTransactions[Transaction]):
+    """Transactions that gather commands until they are discharged, within limits."""
 
-    def find(self, txn_id: bytes) -> Transaction:
-        """The open transaction with this id."""
-        transaction = self._open.get(txn_id)
-        if transaction is not None and transaction.deadline_ms > self._clock.now().mono_ms:
-            return transaction
-        if transaction is not None:
-            self._time_out(transaction)
-        if txn_id in self._timed_out:
-            raise TransactionTimedOut(
-                "The transaction took longer than "
-                f"{TRANSACTION_DURATION_MS_MAX // 1_000} seconds and was rolled back."
-            )
-        raise TransactionNotFound(
-            "No open transaction of this connection has this id; it may have been discharged."
-        )
+    def __init__(self, holder: Holder, clock: Clock, prefix: bytes) -> None:
+        super().__init__(clock, prefix, Transaction)
+        self._holder = holder
 
     def add(self, transaction: Transaction, command: Command) -> None:
         """Make a command part of a transaction, or raise why not; then it is no part of it."""
         now = self._clock.now()
         if isinstance(command, Send):
-            queue = self._entity(command.entity_id)
-            size = self._check_messages(transaction, queue, command.messages, now)
+            size = self._check_send(transaction, command, now)
             transaction.sends.setdefault(command.entity_id, []).extend(command.messages)
             self._count(transaction, len(command.messages), size, now)
         elif isinstance(command, Settle):
@@ -160,34 +106,14 @@ class Transactions:
         else:
             raise NotSupported("Only sends, schedules and settlements can be in a transaction.")
 
-    def schedule(self, transaction: Transaction, command: Send) -> list[int]:
-        """Add messages for later; their sequence numbers are known, and theirs, from now on."""
-        now = self._clock.now()
-        queue = self._entity(command.entity_id)
-        messages = command.messages
-        size = self._check_messages(transaction, queue, messages, now)
-        first = queue.last_sequence_number + 1
-        queue.last_sequence_number += len(messages)
-        numbers = list(range(first, first + len(messages)))
-        transaction.scheduled.append(Scheduled(queue, messages, numbers))
-        self._count(transaction, len(messages), size, now)
-        return numbers
-
-    def _check_messages(
-        self, transaction: Transaction, queue: Queue, messages: list[NewMessage], now: Now
-    ) -> int:
-        if queue.topic_id:
-            raise InvalidOperation("Messages are sent to a topic, not to its subscriptions.")
-        if not messages:
+    def _check_send(self, transaction: Transaction, command: Send, now: Now) -> int:
+        """The size of what is sent, if it may be added."""
+        if not command.messages:
             raise ArgumentInvalid("There is no message in it.")
         size = 0
-        for message in messages:
+        for message in command.messages:
             size += len(message.body) + FACT_OVERHEAD_BYTES
-        self._check_limits(transaction, len(messages), size)
-        if isinstance(queue, Topic):  # matching all of them again each time would take too long
-            queue.check_send(messages, now)
-        else:
-            queue.check_send(transaction.messages_for(queue.entity_id) + messages, now)
+        self._check_limits(transaction, len(command.messages), size)
         return size
 
     def _add_settle(self, transaction: Transaction, command: Settle, now: Now) -> None:
@@ -201,31 +127,88 @@ class Transactions:
                     f"The message {number} is already settled in this transaction."
                 )
             settled.add(key)
-        _check_settle(self._entity(command.entity_id), command, now)
+        self._check_settle(command, now)
         transaction.settled |= settled
         transaction.settles.append(command)
         self._count(transaction, len(command.locks), size, now)
+
+    def _check_settle(self, command: Settle, now: Now) -> None:
+        """Refuse what could not be settled now, as far as that is known."""
+
+    def _size_bytes_max(self) -> int:
+        return TRANSACTION_SIZE_BYTES_MAX
 
     def _check_limits(self, transaction: Transaction, count: int, size: int) -> None:
         if transaction.message_count + count > TRANSACTION_MESSAGES_MAX:
             raise QuotaExceeded(
                 f"A transaction has at most {TRANSACTION_MESSAGES_MAX} messages, sent and settled."
             )
-        # Half of what a frame may hold: the other half is for the copies that topics make.
-        size_max = min(TRANSACTION_SIZE_BYTES_MAX, self._broker.store.together_size_max // 2)
+        size_max = self._size_bytes_max()
         if transaction.size_bytes + size > size_max:
             raise QuotaExceeded(
                 f"The messages of a transaction have at most {size_max} bytes together."
             )
-        if self._broker.transaction_bytes + size > TRANSACTIONS_SIZE_BYTES_MAX:
+        if self._holder.transaction_bytes + size > TRANSACTIONS_SIZE_BYTES_MAX:
             raise ServerBusy("Too much is waiting in open transactions; try again later.")
 
     def _count(self, transaction: Transaction, count: int, size: int, now: Now) -> None:
         transaction.message_count += count
         transaction.size_bytes += size
-        self._broker.transaction_bytes += size
+        self._holder.transaction_bytes += size
         if transaction.deadline_ms == NEVER_MS:
             transaction.deadline_ms = now.mono_ms + TRANSACTION_DURATION_MS_MAX
+
+    def roll_back(self, transaction: Transaction) -> None:
+        """Forget everything it had asked for."""
+        self._forget(transaction)
+        for ending in transaction.endings:
+            ending.rolled_back()
+
+    def _forget(self, transaction: Transaction) -> None:
+        if self._open.pop(transaction.txn_id, None) is not None:
+            self._holder.transaction_bytes -= transaction.size_bytes
+
+
+class Transactions(GatheredTransactions):
+    """The open transactions of one connection in the store of a broker."""
+
+    def __init__(self, broker: Broker, clock: Clock, prefix: bytes) -> None:
+        super().__init__(broker, clock, prefix)
+        self._broker = broker
+
+    # -- adding ------------------------------------------------------------------------------------
+
+    def schedule(self, transaction: Transaction, command: Send) -> list[int]:
+        """Add messages for later; their sequence numbers are known, and theirs, from now on."""
+        now = self._clock.now()
+        queue = self._entity(command.entity_id)
+        messages = command.messages
+        size = self._check_send(transaction, command, now)
+        first = queue.last_sequence_number + 1
+        queue.last_sequence_number += len(messages)
+        numbers = list(range(first, first + len(messages)))
+        transaction.scheduled.append(Scheduled(queue, messages, numbers))
+        self._count(transaction, len(messages), size, now)
+        return numbers
+
+    def _check_send(self, transaction: Transaction, command: Send, now: Now) -> int:
+        queue = self._entity(command.entity_id)
+        if queue.topic_id:
+            raise InvalidOperation("Messages are sent to a topic, not to its subscriptions.")
+        size = super()._check_send(transaction, command, now)
+        messages = command.messages
+        if isinstance(queue, Topic):  # matching all of them again each time would take too long
+            queue.check_send(messages, now)
+        else:
+            queue.check_send(transaction.messages_for(queue.entity_id) + messages, now)
+        return size
+
+    def _check_settle(self, command: Settle, now: Now) -> None:
+        _check_settle(self._entity(command.entity_id), command, now)
+
+    def _size_bytes_max(self) -> int:
+        # Half of what a frame may hold: the other half is for the copies that topics make.
+        return min(TRANSACTION_SIZE_BYTES_MAX, self._broker.store.together_size_max // 2)
 
     def _entity(self, entity_id: int) -> Queue:
         queue = self._broker.store.entities.get(entity_id)
@@ -310,34 +293,6 @@ class Transactions:
                 self._broker.store.facts.append(Stored(queue.entity_id, MAIN, messages))
                 waiting.append((queue, messages))
         return waiting
-
-    def roll_back(self, transaction: Transaction) -> None:
-        """Forget everything it had asked for."""
-        self._forget(transaction)
-        for ending in transaction.endings:
-            ending.rolled_back()
-
-    def roll_back_all(self, owner: object) -> None:
-        """The control link of these transactions is gone."""
-        for transaction in [one for one in self._open.values() if one.owner is owner]:
-            self.roll_back(transaction)
-
-    def tick(self) -> None:
-        """Roll back what has taken too long."""
-        if self._open:
-            mono_ms = self._clock.now().mono_ms
-            for transaction in [t for t in self._open.values() if t.deadline_ms <= mono_ms]:
-                self._time_out(transaction)
-
-    def _time_out(self, transaction: Transaction) -> None:
-        self.roll_back(transaction)
-        if len(self._timed_out) >= TRANSACTIONS_MAX:
-            del self._timed_out[next(iter(self._timed_out))]
-        self._timed_out[transaction.txn_id] = True
-
-    def _forget(self, transaction: Transaction) -> None:
-        if self._open.pop(transaction.txn_id, None) is not None:
-            self._broker.transaction_bytes -= transaction.size_bytes
 
 
 class Committed:

@@ -37,9 +37,8 @@ from twinbus.entities.partitions import (
     split_partition,
 )
 from twinbus.errors import ConfigError
-from twinbus.gateway.directory import Part
+from twinbus.gateway.directory import HIDDEN, Part
 
-HIDDEN: Final = "$"  # in front of names that are the gateway's own; no user's begins with it
 _SUBSCRIPTIONS: Final = SUBSCRIPTIONS.lower()
 _KINDS: Final = ("queue", "topic", "subscription")  # none comes before what it belongs to
 

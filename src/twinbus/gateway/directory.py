@@ -19,12 +19,15 @@ from twinbus.entities.descriptions import (
     SUBSCRIPTIONS,
     QueueDescription,
 )
-from twinbus.entities.partitions import PARTITION_COUNT, split_partition
+from twinbus.entities.partitions import PARTITION_COUNT, shown_name, split_partition
 from twinbus.errors import EntityDisabled
 from twinbus.gateway.metrics import EntityMetrics
 
 STORE_SHIFT: Final = 40
 LOCAL_MASK: Final = (1 << STORE_SHIFT) - 1
+# In front of names that are the gateway's own (journals); no user's begins with it, and none of
+# them is ever in the directory.
+HIDDEN: Final = "$"
 PARTITIONED: Final = 1 << 60  # the lowest number of a partitioned entity
 
 
@@ -105,9 +108,8 @@ class Entity:
             raise self._disabled()
 
     def _disabled(self) -> EntityDisabled:
-        shown = self.name.rpartition(":")[2]
         return EntityDisabled(
-            f"Messaging entity '{shown}' is currently disabled: "
+            f"Messaging entity '{shown_name(self.name)}' is currently disabled: "
             f"its status is {self.description.status}."
         )
 
@@ -196,8 +198,8 @@ class Directory:
         found: dict[tuple[str, str], list[tuple[int, int, Listed]]] = {}
         for store, listed in listings:
             for each in listed:
-                if each.name.startswith("$"):
-                    continue  # the gateway's own
+                if each.name.startswith(HIDDEN):
+                    continue
                 name, partition = split_partition(each.name)
                 found.setdefault((each.kind, name), []).append((partition, store, each))
         left: list[Listed] = []

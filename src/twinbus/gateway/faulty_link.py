@@ -15,12 +15,12 @@ from twinbus.broker.links import Accepting, Receiving, StoreLink
 from twinbus.broker.session_waiters import Answer
 from twinbus.broker.transactions import Transaction
 from twinbus.clock import Clock
-from twinbus.entities.commands import Command, Reply, Send
+from twinbus.entities.commands import Command, Send
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import ServerBusy, ServiceError
 from twinbus.gateway.directory import Directory, Entity, plain_id
 from twinbus.gateway.faults import Fault, Faults
-from twinbus.gateway.replies import dispatch_replies
+from twinbus.gateway.replies import submit_admitted
 from twinbus.gateway.transactions import StoreTransactions, open_transactions
 
 
@@ -32,7 +32,6 @@ class FaultyLink:
         self._store = store
         self._faults = faults
         self._directory = Directory()  # until it is told
-        self._parts: dict[int, tuple[Entity, int]] = {}  # of partitioned entities, by number
         self._receivers: set[GuardedReceiver] = set()
         self.submit = link.submit
         self.hurry = link.hurry
@@ -81,17 +80,7 @@ class FaultyLink:
     # -- what the gateway calls (StoreLink) --------------------------------------------------------
 
     def _submit(self, commands: list[Command]) -> None:
-        passed: list[Command] = []
-        refused: list[Reply] = []
-        for command in commands:
-            error = self.refusal(command)
-            if error is None:
-                passed.append(command)
-            else:
-                refused.append(Reply(command, None, error))
-        if passed:
-            self._link.submit(passed)
-        dispatch_replies(refused)
+        submit_admitted(self._link, commands, self.refusal)
 
     def refusal(self, command: Command) -> ServiceError | None:
         """Whether a fault keeps a command of this store from being done."""
@@ -146,22 +135,7 @@ class FaultyLink:
 
     def _find(self, entity_id: int) -> tuple[Entity, int] | None:
         """The entity and the partition that a number of this store is for."""
-        by_id = self._directory.by_id
-        plain = by_id.get(plain_id(self._store, entity_id))
-        if plain is not None:
-            # What begins with a dollar is the gateway's own.
-            return None if plain.name.startswith("$") else (plain, 0)
-        found = self._parts.get(entity_id)
-        if found is None or found[0].entity_id not in by_id:
-            self._parts = {
-                part.entity_id: (entity, part.partition)
-                for entity in by_id.values()
-                if entity.is_partitioned
-                for part in entity.parts
-                if part.store == self._store
-            }
-            found = self._parts.get(entity_id)
-        return found
+        return self._directory.part(plain_id(self._store, entity_id))
 
 
 class GuardedReceiver:

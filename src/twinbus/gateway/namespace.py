@@ -110,8 +110,7 @@ class Namespace:
             return False
         if self.prefix:
             return entity.name.startswith(self.prefix)
-        # What begins with a dollar is the gateway's own.
-        return PREFIX_END not in entity.name and not entity.name.startswith("$")
+        return PREFIX_END not in entity.name
 
     # -- queues ----------------------------------------------------------------------------------
 

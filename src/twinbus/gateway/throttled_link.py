@@ -12,12 +12,12 @@ from twinbus.broker.delivery import Sink
 from twinbus.broker.links import SLOW, UP, Accepting, Receiving, StoreLink
 from twinbus.broker.session_waiters import Answer
 from twinbus.clock import Clock
-from twinbus.entities.commands import Command, Reply
+from twinbus.entities.commands import Command
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import ServerBusy
 from twinbus.gateway.directory import Directory, plain_id
 from twinbus.gateway.paid_sink import PaidSink
-from twinbus.gateway.replies import dispatch_replies
+from twinbus.gateway.replies import submit_admitted
 from twinbus.gateway.throttle import RECEIVE, Throttle, prefix_of
 from twinbus.gateway.transactions import StoreTransactions, open_transactions
 
@@ -51,22 +51,12 @@ class ThrottledLink:
         return self._link.open_count
 
     def submit(self, commands: list[Command]) -> None:
-        admitted: list[Command] = []
-        refused: list[Reply] = []
-        for command in commands:
-            error = self._refusal(command)
-            if error is None:
-                admitted.append(command)
-            else:
-                refused.append(Reply(command, None, error))
-        if admitted:
-            self._link.submit(admitted)
-        dispatch_replies(refused)
+        submit_admitted(self._link, commands, self._refusal)
 
     def _refusal(self, command: Command) -> ServerBusy | None:
         part_id = plain_id(self._store, command.entity_id)
         found = self._directory.part(part_id)
-        if found is None or found[0].name.startswith("$"):
+        if found is None:
             return None  # about no entity, or the gateway's own
         now = self._clock.now()
         error = self._throttle.admit_command(found[0], part_id, command, now)

@@ -21,10 +21,11 @@ from typing import Final, Protocol, cast
 
 from twinbus.broker.broker import Broker
 from twinbus.broker.links import DOWN, StoreLink
-from twinbus.broker.transactions import Ending, Then, Transaction, Transactions
+from twinbus.broker.open_transactions import Declared, OpenTransactions
+from twinbus.broker.transactions import Then, Transaction, Transactions
 from twinbus.clock import Clock
 from twinbus.entities.commands import Command, Send, Settle
-from twinbus.entities.message import NEVER_MS, NewMessage
+from twinbus.entities.message import NewMessage
 from twinbus.entities.partitions import (
     NO_PARTITION,
     PARTITION_COUNT,
@@ -39,15 +40,12 @@ from twinbus.errors import (
     InvalidOperation,
     MessageLockLost,
     NotSupported,
-    QuotaExceeded,
     ServiceError,
-    TransactionNotFound,
     TransactionRolledBack,
-    TransactionTimedOut,
     Unavailable,
 )
 from twinbus.gateway.directory import Directory, Entity
-from twinbus.limits import TRANSACTION_DURATION_MS_MAX, TRANSACTIONS_MAX
+from twinbus.limits import TRANSACTION_DURATION_MS_MAX
 
 NO_STORE: Final = -1
 
@@ -107,28 +105,13 @@ class Place:
         self.key = key  # of what is sent to a partitioned entity
 
 
-class BoundTransaction:
+class BoundTransaction(Declared):
     """A transaction as its connection sees it; its store has another, from its first command on."""
 
-    __slots__ = (
-        "deadline_ms",
-        "endings",
-        "failure",
-        "in_store",
-        "key",
-        "owner",
-        "partition",
-        "store",
-        "txn_id",
-    )
+    __slots__ = ("in_store", "key", "partition", "store")
 
     def __init__(self, txn_id: bytes, owner: object) -> None:
-        self.txn_id = txn_id
-        self.owner = owner  # whose end ends it: the control link
-        self.endings: list[Ending] = []
-        # Something was refused and nobody could be told: the commit has to be refused too.
-        self.failure: ServiceError | None = None
-        self.deadline_ms = NEVER_MS  # monotonic; counts from the first operation
+        super().__init__(txn_id, owner)
         self.store = NO_STORE
         self.in_store: Transaction | None = None
         self.partition = NO_PARTITION  # of every partitioned entity in it
@@ -145,45 +128,15 @@ class BoundTransaction:
             ending.rolled_back()
 
 
-class GatewayTransactions:
+class GatewayTransactions(OpenTransactions[BoundTransaction]):
     """The open transactions of one connection."""
 
     def __init__(self, routes: Routes, clock: Clock, prefix: bytes) -> None:
+        super().__init__(clock, prefix, BoundTransaction)
         self._routes = routes
-        self._clock = clock
-        self._prefix = prefix  # random: an id of another connection fits nowhere
-        self._declared = 0
         self._stores: dict[int, StoreTransactions] = {}
-        self._open: dict[bytes, BoundTransaction] = {}
-        self._timed_out: dict[bytes, bool] = {}  # the newest of them, to say what became of them
 
-    # -- beginning and adding ----------------------------------------------------------------------
-
-    def declare(self, owner: object) -> BoundTransaction:
-        if len(self._open) >= TRANSACTIONS_MAX:
-            raise QuotaExceeded(
-                f"A connection has at most {TRANSACTIONS_MAX} open transactions; discharge some."
-            )
-        self._declared += 1
-        transaction = BoundTransaction(self._prefix + self._declared.to_bytes(8, "big"), owner)
-        self._open[transaction.txn_id] = transaction
-        return transaction
-
-    def find(self, txn_id: bytes) -> BoundTransaction:
-        """The open transaction with this id."""
-        transaction = self._open.get(txn_id)
-        if transaction is not None and transaction.deadline_ms > self._clock.now().mono_ms:
-            return transaction
-        if transaction is not None:
-            self._time_out(transaction)
-        if txn_id in self._timed_out:
-            raise TransactionTimedOut(
-                "The transaction took longer than "
-                f"{TRANSACTION_DURATION_MS_MAX // 1_000} seconds and was rolled back."
-            )
-        raise TransactionNotFound(
-            "No open transaction of this connection has this id; it may have been discharged."
-        )
+    # -- adding ------------------------------------------------------------------------------------
 
     def add(self, transaction: BoundTransaction, command: Command) -> None:
         """Make a command part of a transaction, or raise why not; then it is no part of it."""
@@ -293,24 +246,6 @@ class GatewayTransactions:
         self._open.pop(transaction.txn_id, None)
         if transaction.in_store is not None:
             self._stores[transaction.store].roll_back(transaction.in_store)
-
-    def roll_back_all(self, owner: object) -> None:
-        """The control link of these transactions is gone."""
-        for transaction in [one for one in self._open.values() if one.owner is owner]:
-            self.roll_back(transaction)
-
-    def tick(self) -> None:
-        """Roll back what has taken too long."""
-        if self._open:
-            mono_ms = self._clock.now().mono_ms
-            for transaction in [t for t in self._open.values() if t.deadline_ms <= mono_ms]:
-                self._time_out(transaction)
-
-    def _time_out(self, transaction: BoundTransaction) -> None:
-        self.roll_back(transaction)
-        if len(self._timed_out) >= TRANSACTIONS_MAX:
-            del self._timed_out[next(iter(self._timed_out))]
-        self._timed_out[transaction.txn_id] = True
 
 
 # --- keys and partitions --------------------------------------------------------------------------

@@ -5,7 +5,6 @@ nothing of a store is said any more once it has been given up.
 """
 
 from collections.abc import Callable
-from typing import Final
 
 from twinbus.broker.broker import Broker
 from twinbus.broker.delivery import Receiver
@@ -32,6 +31,7 @@ from twinbus.remote.operations import (
     DURABLE,
     ENTITY_GONE,
     LOST,
+    MESSAGE_OVERHEAD_BYTES,
     OPEN_RECEIVER,
     RELEASE_SESSION,
     REMOVED,
@@ -40,9 +40,6 @@ from twinbus.remote.operations import (
 )
 from twinbus.remote.receivers import WINDOW_BYTES
 from twinbus.remote.results import encode_error, encode_reply
-
-# What a message takes beside its body, so that many small ones fill the window too.
-MESSAGE_OVERHEAD_BYTES: Final = 128
 
 Say = Callable[[Operation], None]
 
