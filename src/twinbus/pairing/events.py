@@ -1,0 +1,125 @@
+"""What a pair tells: events as they happen, statuses when asked."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+
+class State(Enum):
+    """Of one entity as its senders see it; see failover.py for what moves it."""
+
+    HEALTHY = "healthy"
+    FAILING = "failing"
+    FAILED_OVER = "failed over"
+    RECOVERING = "recovering"
+
+
+@dataclass(frozen=True, slots=True)
+class EntityFailing:
+    """A send has failed in a way that counts; the failover interval runs."""
+
+    entity: str
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class EntityFailedOver:
+    entity: str
+    error: BaseException | None  # none when it was forced
+    forced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EntityRecovered:
+    """Every sender of the entity is back on the primary."""
+
+    entity: str
+    forced: bool
+    after_s: float  # since the failover
+
+
+@dataclass(frozen=True, slots=True)
+class PingFailed:
+    entity: str
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogQueueLost:
+    """The queue did not take a message and has left the rotation."""
+
+    queue: str
+    error: BaseException
+    left: int  # queues that are still in the rotation
+
+
+@dataclass(frozen=True, slots=True)
+class SyphonProgress:
+    """After each cycle that has moved or dead-lettered something."""
+
+    queue: str
+    moved: int  # in this cycle
+    dead_lettered: int
+    held: int  # waiting for destinations that are down
+    moved_total: int  # of this queue, since the start
+
+
+@dataclass(frozen=True, slots=True)
+class SyphonResting:
+    """A destination does not take messages; it is tried again after `rest_s`."""
+
+    path: str
+    error: BaseException
+    rest_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PairFaulted:
+    reason: str
+
+
+Event: TypeAlias = (
+    EntityFailing
+    | EntityFailedOver
+    | EntityRecovered
+    | PingFailed
+    | BacklogQueueLost
+    | SyphonProgress
+    | SyphonResting
+    | PairFaulted
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EntityStatus:
+    entity: str
+    state: State
+    forced: bool
+    failing_for_s: float | None  # since the first failure that counts
+    failed_over_for_s: float | None
+    next_ping_in_s: float | None
+    last_error: BaseException | None
+    last_ping_error: BaseException | None
+    sent_to_primary: int  # messages accepted
+    sent_to_backlog: int
+    pings: int
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogQueueStatus:
+    queue: str
+    in_rotation: bool
+    last_error: BaseException | None
+    moved: int  # by this process's syphon
+    dead_lettered: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class PairingStatus:
+    primary: str  # fully qualified namespace
+    secondary: str
+    entities: dict[str, EntityStatus] = field(default_factory=dict)
+    backlog_queues: dict[str, BacklogQueueStatus] = field(default_factory=dict)
+    syphon_running: bool = False
+    fault: str = ""

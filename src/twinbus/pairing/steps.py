@@ -1,0 +1,125 @@
+"""Steps: what a flow asks its shell to do, and the shell answers with the outcome.
+
+A flow is a generator.  It yields a step; the shell performs it with the blocking or with the async
+SDK and sends back what came of it, or throws the error that the SDK raised:
+
+    flow   ──SendToPrimary──▶ shell ─▶ SDK
+    flow   ◀──None or error── shell ◀─ SDK
+
+So what happens in which case is written once, and a simulation can be the shell as well.
+"""
+
+import datetime
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from azure.servicebus import ServiceBusReceivedMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SendToPrimary:
+    """`outgoing` is in the SDK's own form (message, list or batch), the caller's sender is used."""
+
+    outgoing: Any
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleOnPrimary:
+    """Outcome: list of sequence numbers."""
+
+    outgoing: Any
+    time_utc: datetime.datetime
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SendToBacklog:
+    """Rewritten messages, few enough for one batch of this queue."""
+
+    queue: str
+    messages: list[AmqpAnnotatedMessage]
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SendPing:
+    """By a sender of the background, never by the caller's."""
+
+    entity: str
+    message: AmqpAnnotatedMessage
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ListQueues:
+    """Outcome: the names of the secondary's queues that begin with `prefix`."""
+
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateQueue:
+    """`settings` are keywords of the administration client's `create_queue`."""
+
+    queue: str
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """One long poll of a backlog queue.  Outcome: list of received messages, perhaps empty."""
+
+    queue: str
+    count_max: int
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SendRestored:
+    """To the primary, all or none, by a sender that the syphon keeps for the path."""
+
+    path: str
+    messages: list[AmqpAnnotatedMessage]
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Outcome: None, or the error of each message that could not be completed."""
+
+    queue: str
+    messages: list[ServiceBusReceivedMessage]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    queue: str
+    message: ServiceBusReceivedMessage
+    reason: str
+    description: str
+
+
+Step: TypeAlias = (
+    SendToPrimary
+    | ScheduleOnPrimary
+    | SendToBacklog
+    | SendPing
+    | Pause
+    | ListQueues
+    | CreateQueue
+    | Receive
+    | SendRestored
+    | Complete
+    | DeadLetter
+)
+Flow: TypeAlias = Generator[Step, Any, T]
