@@ -33,6 +33,7 @@ from twinbus.amqp.events import (
 )
 from twinbus.amqp.link import EgressLink, Link
 from twinbus.amqp.performatives import SECOND, SETTLED, UNSETTLED
+from twinbus.amqp.session import AmqpSession
 from twinbus.amqp.types import Symbol, UInt
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.links import ConnectionLost, Received, Receiver, Sender, service_error
@@ -109,7 +110,7 @@ class BusConnection(asyncio.Protocol):
     async def open_sender(self, queue: str) -> Sender:
         """A link to send to a queue; raises why when the bus refuses it."""
         name = self._next_name(queue)
-        link = self._session.attach_sender(
+        link = self._living_session().attach_sender(
             name, Source(name), Target(queue), snd_settle_mode=UNSETTLED
         )
         sender = Sender(self, link)
@@ -150,7 +151,7 @@ class BusConnection(asyncio.Protocol):
         properties: dict[object, object] | None = None,
     ) -> Receiver:
         name = self._next_name(source.address or "")
-        link = self._session.attach_receiver(
+        link = self._living_session().attach_receiver(
             name,
             source,
             Target(name),
@@ -197,6 +198,11 @@ class BusConnection(asyncio.Protocol):
         self._links.add(link)
         self.flush_soon()
         await link.attached
+
+    def _living_session(self) -> AmqpSession:
+        if self.error is not None:  # the bus may have gone as soon as it had let us in
+            raise self.error
+        return self._session
 
     def _next_name(self, queue: str) -> str:
         self._link_count += 1

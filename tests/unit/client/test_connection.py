@@ -248,6 +248,18 @@ async def test_what_is_under_way_when_the_connection_dies_is_unknown() -> None:
             await receiver.receive()
 
 
+async def test_links_of_a_connection_that_has_died_are_refused_by_its_error() -> None:
+    async with a_bus() as (bus, dial), await dial() as connection:
+        bus.connection.close()  # as a server that is told to end just after it has let us in
+        bus.flush()
+        while connection.error is None:
+            await asyncio.sleep(0)
+        with pytest.raises(ConnectionLost):
+            await connection.open_sender("q")
+        with pytest.raises(ConnectionLost):
+            await connection.open_receiver("q")
+
+
 async def test_giving_up_on_an_attach_disturbs_nobody() -> None:
     async with a_bus() as (_, dial), await dial() as connection:
         given_up = asyncio.ensure_future(connection.open_sender("q"))
