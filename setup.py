@@ -34,6 +34,7 @@ HOT = (
     "gateway/faulty_link.py",
     "gateway/gateway.py",
     "gateway/gathering.py",
+    "gateway/meter.py",
     "gateway/metrics.py",
     "gateway/partitioned*.py",
     "gateway/replies.py",

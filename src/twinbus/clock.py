@@ -42,3 +42,8 @@ class SystemClock:
     def now(self) -> Now:
         utc_ms = time.time_ns() // NS_PER_MS
         return Now(utc_ms, (time.monotonic_ns() + self._shift_ns) // NS_PER_MS)
+
+
+def monotonic_s() -> float:
+    """Seconds of the monotonic clock, for threads that wait."""
+    return time.monotonic()

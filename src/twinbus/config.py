@@ -184,6 +184,7 @@ class ServerConfig:
     limits: Limits = PROFILE_DEFAULT
     thresholds: Thresholds = THRESHOLDS_DEFAULT  # past which requests are throttled
     open_metrics: bool = False  # anybody may read /metrics and the details of /health
+    meter_days: int = 0  # how long what was metered is kept; 0: for good
     brokers: int = 1  # processes that run stores
     stores: tuple[Path, ...] = ()  # in their order (load_stores); empty: one for each broker
     broker_timeout_s: float = BROKER_SILENT_MS_MAX / 1_000  # without a word: it is taken for hung
@@ -198,6 +199,8 @@ class ServerConfig:
         for port in (self.port, *self.extra_ports):
             if not 0 <= port <= PORT_MAX:
                 raise ConfigError(f"port {port} is not between 0 and {PORT_MAX}; choose another")
+        if self.meter_days < 0:
+            raise ConfigError("--meter-days is a number of days, or 0 to keep everything")
         if self.handshake_s <= 0 or self.cbs_s <= 0:
             raise ConfigError("deadlines are longer than 0 seconds; give them some time")
 

@@ -86,12 +86,20 @@ SHARED_ACCESS_RULES_MAX: Final = 12  # of one entity, and of one namespace
 SHARED_ACCESS_CHARS_MAX: Final = 256  # of a rule's name and of a key
 # Ids that duplicate detection remembers for one entity, 16 bytes each; beyond it sends are refused.
 DUPLICATE_IDS_MAX: Final = 20_000_000
-# Producers of other stores whose numbers one entity remembers; beyond it the one that has not sent
-# for longest is forgotten.  Only a producer that waits for an answer needs it, and repeats soon.
-CARRIED_PRODUCERS_MAX: Final = 1_024
-# Numbers of one producer; the oldest go.  A relay has at most 256 that it has not completed, and
+# Carriers of other stores whose numbers one entity remembers; beyond it the one that has not sent
+# for longest is forgotten.  Only a carrier that waits for an answer needs it, and repeats soon.
+CARRIERS_MAX: Final = 1_024
+# Numbers of one carrier; the oldest go.  A relay has at most 256 that it has not completed, and
 # each crash of it leaves as many that nobody will ask for again.
 CARRIED_NUMBERS_MAX: Final = 1_024
+# Producers that number their messages (entities/arrivals.py): a pairing has up to 17 of them for an
+# entity, so this is some hundred clients.  The one that has not sent for longest is forgotten.
+ARRIVAL_PRODUCERS_MAX: Final = 4_096
+# Runs of numbers of one producer.  Gaps come from messages that wait in a backlog, and close when
+# it is emptied; the lowest numbers, whose copies are the least likely, are forgotten first.
+ARRIVAL_RANGES_MAX: Final = 1_024
+PRODUCER_KEY_CHARS_MAX: Final = 128  # as long as a message id; ours have less than 90
+PING_SIZE_BYTES_MAX: Final = 512  # a message that is larger is no ping, whatever it says
 TRANSACTION_MESSAGES_MAX: Final = 100
 TRANSACTION_DURATION_MS_MAX: Final = 120_000  # from its first operation; then it is rolled back
 TRANSACTION_SIZE_BYTES_MAX: Final = 33_554_432  # it is one frame of the log

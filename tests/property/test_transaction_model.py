@@ -16,7 +16,7 @@ from twinbus.broker.transactions import Transaction, Transactions
 from twinbus.entities.commands import ABANDON, COMPLETE, DEAD_LETTER, DEFER, Lock, Send, Settle
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTER_QUEUE
 from twinbus.entities.facts import MAIN
-from twinbus.entities.message import ACTIVE, DEFERRED, SCHEDULED, NewMessage
+from twinbus.entities.message import ACTIVE, DEFERRED, SCHEDULED, Mark, NewMessage
 from twinbus.entities.queue import Queue
 from twinbus.errors import ServiceError, TransactionRolledBack
 from twinbus.storage.store import Store
@@ -29,9 +29,11 @@ HOUR_MS = 3_600_000
 LARGE = 12_000
 OUTCOMES = (COMPLETE, COMPLETE, ABANDON, DEFER, DEAD_LETTER)
 
-# Entity and body → part, state, delivery count.  Bodies are never used twice.
+# Entity and body → part, state, delivery count.  Bodies are never used twice.  A number that has
+# come from a producer stands among them as NUMBER, with a body that says it.
 Model = dict[tuple[str, bytes], tuple[int, int, int]]
 Held = tuple[Queue, Lock, bytes]
+NUMBER = (-1, -1, 0)
 
 
 def found_in(store: Store) -> Model:
@@ -44,6 +46,10 @@ def found_in(store: Store) -> Model:
                 key = (queue.name, body)
                 assert key not in found, f"{key} is there twice"
                 found[key] = (subqueue, message.state, message.delivery_count)
+        if queue.arrivals is not None:
+            bounds = queue.arrivals.bounds_of("producer")
+            for first, end in zip(bounds[::2], bounds[1::2], strict=True):
+                found |= {(queue.name, b"number %d" % each): NUMBER for each in range(first, end)}
     return found
 
 
@@ -109,22 +115,55 @@ class World:
             queue = self.random.choice(self.targets)
             length = self.random.choice((6, 240, 6_000))
             bodies = [self.new_body(length) for _ in range(self.random.randrange(1, 4))]
-            if kind == "schedule":
-                due_ms = self.harness.clock.now().utc_ms + HOUR_MS
-                new = [NewMessage(body, scheduled_ms=due_ms) for body in bodies]
-                self.transactions.schedule(transaction, Send(queue.entity_id, new))
-                after |= {(queue.name, body): (MAIN, SCHEDULED, 0) for body in bodies}
-            else:
-                self.send(transaction, queue, bodies, after)
+            due_ms = self.harness.clock.now().utc_ms + HOUR_MS if kind == "schedule" else 0
+            self.send(transaction, queue, bodies, after, due_ms)
+        self._number_all(transaction, after)
         return after, settled
 
     def send(
-        self, transaction: Transaction, queue: Queue, bodies: list[bytes], after: Model
+        self,
+        transaction: Transaction,
+        queue: Queue,
+        bodies: list[bytes],
+        after: Model,
+        due_ms: int = 0,
     ) -> None:
-        new = [NewMessage(body) for body in bodies]
+        new = [NewMessage(body, scheduled_ms=due_ms) for body in bodies]
+        if due_ms:
+            self.transactions.schedule(transaction, Send(queue.entity_id, new))
+            after |= {(queue.name, body): (MAIN, SCHEDULED, 0) for body in bodies}
+            return
         self.transactions.add(transaction, Send(queue.entity_id, new))
         for name in self.copies.get(queue.name, [queue.name]):
             after |= {(name, body): (MAIN, ACTIVE, 0) for body in bodies}
+
+    def _number_all(self, transaction: Transaction, after: Model) -> None:
+        """Number what was added, some of it as copies, in the order in which a commit applies it:
+        sends go before schedules.  A copy must leave nothing."""
+        added = [
+            (self._queue(entity_id), new, ACTIVE)
+            for entity_id, messages in transaction.sends.items()
+            for new in messages
+        ]
+        for scheduled in transaction.scheduled:
+            added += [(scheduled.queue, new, SCHEDULED) for new in scheduled.messages]
+        for queue, new, state in added:
+            if self.random.random() < 0.5:
+                continue
+            number = self.random.randrange(1, 60)
+            new.mark = Mark("producer", number)
+            known = (queue.name, b"number %d" % number)
+            if known in after:
+                names = [queue.name]
+                if state == ACTIVE:
+                    names = self.copies.get(queue.name, names)
+                for name in names:
+                    del after[name, new.body]
+                self.ends["copy"] += 1
+            after[known] = NUMBER
+
+    def _queue(self, entity_id: int) -> Queue:
+        return self.harness.store.entities[entity_id]
 
     def _settle(self, transaction: Transaction, held: Held, after: Model) -> None:
         queue, lock, body = held
@@ -179,7 +218,7 @@ class World:
 def test_random_transactions(seed: int) -> None:  # M-7
     world = World(seed)
     world.live(40)
-    assert min(world.ends["commit"], world.ends["abort"]) > 0
+    assert min(world.ends["commit"], world.ends["abort"], world.ends["copy"]) > 0
     # All of it is on disk too.
     world.harness.store.close()
     later = BrokerHarness(world.harness.disk, world.harness.clock)

@@ -147,6 +147,11 @@ class Judge:
                 self.by_session.setdefault((each, key), []).append(copy)
         return name
 
+    def sending_again(self, names: list[int]) -> None:
+        """The same messages once more: they may come late now, but not twice."""
+        for name in names:
+            self.attempts[name].is_retry = True
+
     def sent(self, names: list[int], numbers: list[int]) -> None:
         assert len(names) == len(numbers)
         for name, number in zip(names, numbers, strict=True):

@@ -8,7 +8,8 @@ from tests.unit.broker.stored_messages import stored
 from twinbus.amqp.codec import encode_string, encode_symbol
 from twinbus.amqp.stored import STORED_HEAD_BYTES, encode_stored
 from twinbus.entities.commands import CancelScheduled, Reply, Send
-from twinbus.entities.message import NewMessage
+from twinbus.entities.message import Mark, NewMessage
+from twinbus.entities.partitions import NUMBERED_RUN, hash_key
 from twinbus.errors import MessageNotFound, QuotaExceeded, Unavailable
 
 # Where to send, and where that comes to rest.
@@ -64,6 +65,16 @@ class Sending:
         self.is_scheduled = is_scheduled
         self.trial = 0
         self.names: list[int] = []
+        self.producer = ""  # who has numbered them, if anybody has
+        self.number = 0  # the first of theirs
+
+    @property
+    def is_same(self) -> bool:
+        """Does whoever tries again send the same messages?  Then they must come once all the same.
+
+        Others send new ones, since the first may have come.
+        """
+        return self.entity == DISTINCT or self.producer != ""
 
 
 class Sender(Client):
@@ -74,6 +85,7 @@ class Sender(Client):
         self._name = name
         self._open = 0
         self._scheduled: list[tuple[str, list[int], list[int]]] = []
+        self._numbers: dict[str, int] = {}  # the last of each producer
 
     def act(self) -> None:
         if self._scheduled and self.rng.random() < 0.1:
@@ -88,12 +100,28 @@ class Sender(Client):
             count = self.rng.choice((1, 1, 1, 1, 2, 5))
             is_scheduled = entity != DISTINCT and self.rng.random() < 0.08
             for _ in range(self.rng.choice((1, 1, 1, 3))):  # without waiting for the answers
-                self._send(Sending(entity, key or None, count, is_scheduled))
+                sending = Sending(entity, key or None, count, is_scheduled)
+                if not is_scheduled and self.rng.random() < 0.4:
+                    self._number(sending)
+                self._send(sending)
+
+    def _number(self, sending: Sending) -> None:
+        """Give messages numbers as a pair does: each partition of keys has its own."""
+        producer = f"{self._name} of {sending.entity}"
+        if sending.key is not None:
+            producer += f"~{hash_key(sending.key)}"
+        first = self._numbers.get(producer, NUMBERED_RUN - 20) + 1
+        if first // NUMBERED_RUN != (first + sending.count - 1) // NUMBERED_RUN:
+            first += sending.count  # those of one batch stay within a run
+        self._numbers[producer] = first + sending.count - 1
+        sending.producer, sending.number = producer, first
 
     def _send(self, sending: Sending) -> None:
         sending.trial += 1
-        if sending.trial == 1 or sending.entity != DISTINCT:
+        if sending.trial == 1 or not sending.is_same:
             sending.names = [self._begin(sending) for _ in range(sending.count)]
+        else:
+            self.judge.sending_again(sending.names)
         self._open += 1
         command = Send(self.world.number_of(sending.entity), self._messages(sending))
         self.world.ask(command, partial(self._answered, sending, sending.names))
@@ -109,12 +137,14 @@ class Sender(Client):
         has_sessions = sending.entity in ("ps", "s0")
         session_id = sending.key if has_sessions else None
         messages: list[NewMessage] = []
-        for name in sending.names:
+        for place, name in enumerate(sending.names):
             text = b"%d:" % name + bytes(self.rng.choice((0, 100)))
             body = body_with(text, sending.key, session_id)
             message = NewMessage(body, scheduled_ms=due_ms, message_id=f"{name}")
             message.session_id = session_id
             message.partition_key = None if has_sessions else sending.key
+            if sending.producer:
+                message.mark = Mark(sending.producer, sending.number + place)
             messages.append(message)
         return messages
 
@@ -127,15 +157,19 @@ class Sender(Client):
             self.judge.sent(names, numbers)
             if sending.is_scheduled:
                 self._scheduled.append((sending.entity, numbers, names))
+            if sending.producer and self.rng.random() < 0.2:  # the client never heard of it
+                self._try_again_later(sending)
             return
         if not is_unknown(error):
             assert isinstance(error, Unavailable | QuotaExceeded), f"a send was refused: {error!r}"
-            if sending.entity != DISTINCT:  # of those, a part may have been taken, now or before
+            if not sending.is_same:  # of those, a part may have been taken, now or before
                 self.judge.refused(names)
+        self._try_again_later(sending)
+
+    def _try_again_later(self, sending: Sending) -> None:
         if sending.trial < TRIES_MAX:
-            self.world.loop.after(
-                self.rng.choice((0, 800, 3_000)), partial(self._try_again, sending)
-            )
+            pause_ms = self.rng.choice((0, 800, 3_000))
+            self.world.loop.after(pause_ms, partial(self._try_again, sending))
 
     def _try_again(self, sending: Sending) -> None:
         # When somebody sets the clock, ids of before may be forgotten.

@@ -29,7 +29,7 @@ from twinbus.entities.duplicates import DIGEST_SIZE, ENTRY_SIZE, digest_of
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTER_QUEUE
 from twinbus.entities.facts import MAIN, TRANSFER_DEAD_LETTER, gather
 from twinbus.entities.fields import Changes, Fields
-from twinbus.entities.message import DEFERRED, SCHEDULED, Message, NewMessage, Overlay
+from twinbus.entities.message import DEFERRED, SCHEDULED, Mark, Message, NewMessage, Overlay
 from twinbus.entities.queue import Queue
 from twinbus.entities.rules import (
     SQL,
@@ -53,6 +53,7 @@ START = Now(utc_ms=1_700_000_000_000, mono_ms=50_000)
 LOCK_MS = 5_000
 WINDOW_MS = 604_800_000  # of duplicate detection: longer than any test
 SESSIONS = ["", "günther", "ada"]
+PRODUCERS = ["a", "b/~3"]
 PARTS = (MAIN, DEAD_LETTER_QUEUE, TRANSFER_DEAD_LETTER)
 
 Entry = tuple[object, ...]
@@ -107,6 +108,7 @@ def overview(store: Store) -> Overview:
             (counts.transfer_dead_letter, counts.size_bytes),
             (ids_of(queue),),
             ([] if queue.carried is None else queue.carried.all(),),
+            (numbers_of(queue),),
         ]
         if isinstance(queue, Topic):
             entries.append((sorted(queue.subscriptions),))
@@ -125,6 +127,14 @@ def overview(store: Store) -> Overview:
             (rule.rule_id, rule.description.to_json())
         ]
     return found
+
+
+def numbers_of(queue: Queue) -> dict[str, list[int]]:
+    """Which numbers of producers have come; in which order these sent last may be lost."""
+    arrivals = queue.arrivals
+    if arrivals is None:
+        return {}
+    return {producer: list(arrivals.bounds_of(producer)) for producer in arrivals.producers()}
 
 
 def ids_of(queue: Queue) -> list[bytes]:
@@ -320,7 +330,8 @@ class Workload:
         queue = rng.choice(list(self.store.entities.values()))
         queue.tick(now)
         if isinstance(queue, Topic):
-            rng.choice([self._publish, self._publish, self._fan_out_due, self._cancel])(queue)
+            ways = [self._publish, self._publish, self._number, self._fan_out_due, self._cancel]
+            rng.choice(ways)(queue)
             return
         often = [self._send, self._receive, self._settle]
         rare = [self._cancel, self._deferred, self._take, self._undefer, self._transfer]
@@ -328,7 +339,7 @@ class Workload:
             rare += [self._set_state, self._set_state]
             often = [self._hold, *often]
         elif queue.kind == "queue":  # copies in subscriptions have their bodies in common
-            rare += [self._forward, self._carry]
+            rare += [self._forward, self._carry, self._number, self._number]
         rng.choice([*often, *often, *rare])(queue)
 
     def _change_entities(self) -> None:
@@ -463,20 +474,39 @@ class Workload:
         """From another store, and some of it for the second time."""
         if queue.counts().message_count > 40 or not self.store.room_for(2_600):
             return
-        producer = self.rng.choice(["near", "far"])
+        carrier = self.rng.choice(["near", "far"])
         numbers: list[int] = []
         if queue.carried is not None:
-            numbers = list(queue.carried.of(producer))[-3:]
+            numbers = list(queue.carried.of(carrier))[-3:]
         messages = [NewMessage(b"%d:again" % number) for number in numbers]
         for _ in range(self.rng.randrange(1, 3)):
             messages.append(self._new_message(None))
             numbers.append(self._sent)
         send = Send(queue.entity_id, messages)
-        send.producer, send.producer_numbers = producer, numbers
+        send.carrier, send.carrier_numbers = carrier, numbers
         if queue.carried is not None and self.rng.random() < 0.3:
-            send.producer_completed = queue.carried.of(producer)
+            send.carrier_completed = queue.carried.of(carrier)
         given = queue.send_carried(send, self.now)
         assert not any(given[:-2]), "what has come before is stored again"
+
+    def _number(self, queue: Queue) -> None:
+        """Messages that their producer has numbered, and some of them for the second time."""
+        waiting = [queue, *queue.subscriptions.values()] if isinstance(queue, Topic) else [queue]
+        is_full = max(each.counts().message_count for each in waiting) > 40
+        if is_full or not self.store.room_for(2_600):
+            return
+        producer = self.rng.choice(PRODUCERS)
+        messages: list[NewMessage] = []
+        for number in numbers_of(queue).get(producer, [])[-2:-1]:
+            messages.append(NewMessage(b"%d:again" % number))
+            messages[-1].mark = Mark(producer, number)
+        known = len(messages)
+        for _ in range(self.rng.randrange(1, 3)):
+            messages.append(self._new_message(self.rng.choice(SESSIONS)))
+            messages[-1].mark = Mark(producer, self._sent)
+            self._sent += self.rng.randrange(2)
+        given = queue.send(messages, self.now)
+        assert not any(given[:known]), "what has come before is stored again"
 
     def _transfer(self, queue: Queue) -> None:
         subqueue = self._subqueue()

@@ -84,13 +84,14 @@ def test_damage_is_found_or_harmless(kind: str, seed: int) -> None:
 
 
 def test_verify_finds_a_whole_store_whole() -> None:
-    disk, expected = closed_store(1)
+    disk, expected = closed_store(5)  # its topic is there until the end
     before = {name: disk.contents(name) for name in disk.names()}
     report = verify(disk)
     assert report.whole, str(report)
     assert {entity.name for entity in report.entities} <= expected.keys()
     rules = sum(entity.rules for entity in report.entities)
     assert rules > 0
+    assert any(entity.producers for entity in report.entities)
     assert len(report.entities) + rules == len(expected)
     assert {name: disk.contents(name) for name in disk.names()} == before
 

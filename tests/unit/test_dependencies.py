@@ -14,17 +14,21 @@ MAY_IMPORT = {
     "limits": set[str](),
     "clock": set[str](),
     "json_lines": {"errors"},
+    "metered": set[str](),
     "config": ROOTS | {"entities"},
     "emulator_config": ROOTS | {"entities", "json_lines", "config"},
     "certificates": ROOTS | {"config"},
     "amqp": ROOTS,
     "entities": ROOTS,
-    "storage": ROOTS | {"entities"},
+    "storage": ROOTS | {"entities", "metered"},
     "broker": ROOTS | {"storage", "entities"},
-    "gateway": ROOTS | {"broker", "entities"},
+    "gateway": ROOTS | {"broker", "entities", "metered"},
     "remote": ROOTS | {"broker", "storage", "entities"},
-    "server": ROOTS | {"broker", "gateway", "amqp", "entities", "config", "certificates"},
-    "client": ROOTS | {"amqp", "entities"},
+    "server": ROOTS
+    | {"broker", "gateway", "amqp", "entities", "config", "certificates", "metered"},
+    "client": ROOTS | {"amqp", "entities", "metered"},
+    "costs": ROOTS | {"metered"},
+    "pairing": ROOTS | {"entities"},  # of entities, the hash of keys; otherwise Azure's SDK
 }
 # One place puts the parts together, so it has to see all of them.
 COMPOSITION = {
@@ -67,6 +71,10 @@ ASYNCIO_SHELLS = {
     "remote/process.py",
     "remote/worker.py",
 }
+
+# Paired namespaces are decided in pure modules, which are told the time and handed their chance;
+# the blocking shell has threads, the async one a loop, neither has both.
+PAIRING_PURE_NEVER = IMPURE_MODULES - {"logging", "random"}
 
 
 def sources() -> list[Path]:
@@ -138,7 +146,27 @@ def test_the_world_stays_outside(path: Path) -> None:
             assert top not in FILE_MODULES, f"line {line}: only storage/disk.py touches files"
         if top == "asyncio":
             may = room in MAY_USE_ASYNCIO or named(path) in ASYNCIO_SHELLS
+            may = may or named(path).startswith("pairing/aio/")
             assert may, f"line {line}: asyncio lives in the shells"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "pairing").rglob("*.py")), ids=named)
+def test_pairing_decides_without_the_world(path: Path) -> None:
+    name = path.relative_to(PACKAGE / "pairing").as_posix()
+    is_async = name.startswith("aio/")
+    is_shell = is_async or name.startswith("_")
+    for line, module, names in imports(path):
+        top = module.split(".")[0]
+        if module.startswith("twinbus.entities"):
+            assert module == "twinbus.entities.partitions", f"line {line}: only the hash of keys"
+        if not is_shell:
+            assert top not in PAIRING_PURE_NEVER, f"line {line}: {name} is pure, {top} is not"
+            assert top != "random" or not names, f"line {line}: chance is handed in"
+            assert ".aio" not in module, f"line {line}: {name} knows no loop"
+            shells = [each for each in module.split(".") if each.startswith("_")]
+            assert not shells, f"line {line}: {name} knows no shell"
+        assert top != "asyncio" or is_async, f"line {line}: asyncio lives in pairing/aio"
+        assert top != "threading" or not is_async, f"line {line}: the async shell has no threads"
 
 
 def test_every_room_has_a_rule() -> None:

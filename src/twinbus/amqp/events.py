@@ -145,12 +145,17 @@ class DeliveryTooLarge(Event):
 
 class CreditChanged(Event):
     """The peer's flow for a link.  Egress: see `link.credit` and `link.drain`.  Ingress: the sender
-    has answered our drain and `link.credit` is what is left."""
+    has answered our drain and `link.credit` is what is left.
 
-    __slots__ = ("link",)
+    `credit` and `drain` are those of this very flow; the link's are of the last one by now.
+    """
 
-    def __init__(self, link: Link) -> None:
+    __slots__ = ("credit", "drain", "link")
+
+    def __init__(self, link: Link, credit: int = 0, drain: bool = False) -> None:
         self.link = link
+        self.credit = credit
+        self.drain = drain
 
 
 class DispositionReceived(Event):

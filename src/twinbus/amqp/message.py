@@ -88,6 +88,7 @@ class Scanned:
     broker's own; `annotation_count` counts keys and values.  `bare` begins with the properties,
     if any, then the application properties, if any: `properties_at` and
     `application_properties_at` say where these sections begin in it, -1 when there are none.
+    `delivery_annotations` is that whole section, raw; it is for us and stored nowhere.
     """
 
     __slots__ = (
@@ -95,6 +96,7 @@ class Scanned:
         "annotations",
         "application_properties_at",
         "bare",
+        "delivery_annotations",
         "durable",
         "priority",
         "properties_at",
@@ -111,6 +113,7 @@ class Scanned:
         bare: bytes,
         properties_at: int,
         application_properties_at: int,
+        delivery_annotations: bytes,
     ) -> None:
         self.ttl_ms = ttl_ms  # -1 = none
         self.durable = durable
@@ -120,6 +123,7 @@ class Scanned:
         self.bare = bare
         self.properties_at = properties_at
         self.application_properties_at = application_properties_at
+        self.delivery_annotations = delivery_annotations
 
     def stored(self, properties: bytes = b"") -> bytes:
         """What storage keeps; encode_delivered() reads it.
@@ -178,6 +182,17 @@ class Scanned:
             at = skip_within(raw, middle, end)
         return None
 
+    def delivery_annotation(self, name: str) -> object:
+        """One annotation for this hop only, None when absent."""
+        wanted = name.encode()
+        raw = self.delivery_annotations
+        if wanted not in raw:
+            return None
+        for found, entry in map_entries(raw, 3, len(raw)):
+            if found == wanted:
+                return decode_within(entry, skip_within(entry, 0, len(entry)), len(entry))[0]
+        return None
+
     def _property(self, index: int) -> object:
         if self.properties_at < 0:
             return None
@@ -233,6 +248,7 @@ def scan(data: bytes) -> Scanned:
     bare_end = end
     properties_end = application_at = -1
     early = False  # delivery annotations in their standard place
+    delivery_annotations = b""
     section = count = at = 0
     while end - at > 7:
         previous = section
@@ -256,6 +272,7 @@ def scan(data: bytes) -> Scanned:
                 return _scan_any(data)
             else:
                 bare_end = at
+                delivery_annotations = data[at:following]
         elif section >= PROPERTIES:
             if bare_start < 0:
                 bare_start = at
@@ -269,6 +286,7 @@ def scan(data: bytes) -> Scanned:
             header = _read_header(data, at, following)
         else:
             early = True
+            delivery_annotations = data[at:following]
         at = following
     if at < end:
         return _scan_any(data)
@@ -285,6 +303,7 @@ def scan(data: bytes) -> Scanned:
         bare,
         0 if properties_end >= 0 else -1,
         application_at,
+        delivery_annotations,
     )
 
 
@@ -293,6 +312,7 @@ def _scan_any(data: bytes) -> Scanned:
     header = _NO_HEADER
     annotations = _NO_ANNOTATIONS
     kept: list[list[bytes]] = [[], [], [], []]  # properties, application properties, body, footer
+    delivery_annotations = b""
     body = 0
     seen: set[int] = set()
     for section in read_sections(data):
@@ -310,7 +330,9 @@ def _scan_any(data: bytes) -> Scanned:
                 raise decode_error("message with bodies of two kinds")
             body = code
             kept[2].append(raw)
-        elif code != DELIVERY_ANNOTATIONS:
+        elif code == DELIVERY_ANNOTATIONS:
+            delivery_annotations = raw
+        else:
             kept[_PLACES[code]].append(raw)
     properties = b"".join(kept[0])
     bare = b"".join([properties, *kept[1], *kept[2], *kept[3]])
@@ -326,6 +348,7 @@ def _scan_any(data: bytes) -> Scanned:
         bare,
         0 if properties else -1,
         len(properties) if kept[1] else -1,
+        delivery_annotations,
     )
 
 

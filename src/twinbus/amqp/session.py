@@ -363,7 +363,7 @@ class AmqpSession:
             self.fail_link(link, AmqpError("amqp:not-implemented", error))
             return
         link.peer_flow(flow)
-        self.wire.events.append(CreditChanged(link))
+        self.wire.events.append(CreditChanged(link, link.link_credit, link.drain))
         if link.own_state == ATTACHED:
             if link.drain and link.link_credit == 0:
                 link.drained()  # nothing to wait for: pyamqp closes its receivers like this

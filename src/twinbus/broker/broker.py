@@ -159,7 +159,7 @@ class Broker:
             if queue.topic_id:
                 raise InvalidOperation("Messages are sent to a topic, not to its subscriptions.")
             self._check_room(command)
-            if command.producer:
+            if command.carrier:
                 numbers = send_carried(self.store, queue, command, now)
             else:
                 numbers = queue.send(command.messages, now)

@@ -24,10 +24,12 @@ COMMANDS: Final = {
     "subscription": "subscription",
     "rule": "rule",
     "fault": "fault",
+    "pair": "pair",
     "peek": "messages",
     "purge": "messages",
     "undefer": "messages",
     "replay": "messages",
+    "cost": "cost",
     "verify": "verify",
     "demo": "demo",
 }

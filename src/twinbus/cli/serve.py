@@ -134,6 +134,13 @@ def _add_watching(serve: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let anybody read /metrics and the details of /health, without a token",
     )
+    option(
+        "--meter-days",
+        type=int,
+        default=0,
+        metavar="N",
+        help="forget what was metered so many days ago (default: keep everything)",
+    )
 
 
 def _add_access(serve: argparse.ArgumentParser) -> None:
@@ -188,6 +195,7 @@ def run(options: argparse.Namespace) -> int:
             limits=PROFILES[options.limits],
             thresholds=read_thresholds(options.throttle),
             open_metrics=options.open_metrics,
+            meter_days=options.meter_days,
             brokers=options.brokers,
             stores=load_stores(data_dir, options.store, options.brokers),
         )

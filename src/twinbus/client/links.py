@@ -63,11 +63,12 @@ class Owner(Protocol):
 class Received:
     """A message that has come, locked unless it was received and deleted."""
 
-    __slots__ = ("delivery_id", "message", "settled")
+    __slots__ = ("data", "delivery_id", "message", "settled")
 
-    def __init__(self, delivery_id: int, message: DecodedMessage, settled: bool) -> None:
+    def __init__(self, delivery_id: int, data: bytes, settled: bool) -> None:
         self.delivery_id = delivery_id
-        self.message = message
+        self.data = data  # as it stood on the wire
+        self.message: DecodedMessage = decode_message(data)
         self.settled = settled
 
     @property
@@ -251,7 +252,7 @@ class Receiver(_Link):
         self.connection.flush_soon()
 
     def delivered(self, event: DeliveryReceived) -> None:
-        received = Received(event.delivery_id, decode_message(event.data), event.settled)
+        received = Received(event.delivery_id, event.data, event.settled)
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():

@@ -41,7 +41,7 @@ class Command:
 class Send(Command):
     """Enqueue (or schedule) messages, all or none.  Reply: their sequence numbers."""
 
-    __slots__ = ("messages", "partition", "producer", "producer_completed", "producer_numbers")
+    __slots__ = ("carrier", "carrier_completed", "carrier_numbers", "messages", "partition")
 
     def __init__(self, entity_id: int, messages: list[NewMessage], context: object = None) -> None:
         super().__init__(entity_id, context)
@@ -49,10 +49,10 @@ class Send(Command):
         self.partition = -1  # of a partitioned entity, where it is known already
         # Who carries these over from another store, and their numbers there: what has come before
         # is dropped, and its sequence number is 0.
-        self.producer = ""
-        self.producer_numbers: list[int] = []
-        # Numbers of earlier sends that the producer has completed at home: they never come again.
-        self.producer_completed: list[int] = []
+        self.carrier = ""
+        self.carrier_numbers: list[int] = []
+        # Numbers of earlier sends that the carrier has completed at home: they never come again.
+        self.carrier_completed: list[int] = []
 
 
 class Settle(Command):

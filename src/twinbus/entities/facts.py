@@ -190,14 +190,25 @@ class IdsSeen(Fact):
 
 
 class Carried(Fact):
-    """These numbers of a producer have come, and no others need be remembered (carried.py)."""
+    """These numbers of a carrier have come, and no others need be remembered (carried.py)."""
 
-    __slots__ = ("numbers", "producer")
+    __slots__ = ("carrier", "numbers")
 
-    def __init__(self, entity_id: int, producer: str, numbers: list[int]) -> None:
+    def __init__(self, entity_id: int, carrier: str, numbers: list[int]) -> None:
+        super().__init__(entity_id)
+        self.carrier = carrier
+        self.numbers = numbers
+
+
+class Arrived(Fact):
+    """Numbers of a producer that have come: from one bound to before the next (arrivals.py)."""
+
+    __slots__ = ("bounds", "producer")
+
+    def __init__(self, entity_id: int, producer: str, bounds: list[int]) -> None:
         super().__init__(entity_id)
         self.producer = producer
-        self.numbers = numbers
+        self.bounds = bounds
 
 
 class FannedOut(Fact):

@@ -111,11 +111,27 @@ class Message:
         self.overlay: Overlay | None = None
 
 
+class Mark:
+    """What sets a message on its way in apart from nearly all others.
+
+    Either it is a ping: checked like a message, and then forgotten.  Or its producer has numbered
+    it, and sends it under the same number whenever it sends it again (arrivals.py).
+    """
+
+    __slots__ = ("is_ping", "number", "producer")
+
+    def __init__(self, producer: str, number: int, is_ping: bool = False) -> None:
+        self.producer = producer
+        self.number = number
+        self.is_ping = is_ping
+
+
 class NewMessage:
     """A message on its way in, as the gateway hands it over."""
 
     __slots__ = (
         "body",
+        "mark",
         "message_id",
         "overlay",
         "partition_key",
@@ -141,3 +157,17 @@ class NewMessage:
         self.session_id = session_id
         self.partition_key = partition_key
         self.overlay: Overlay | None = None  # what a forwarded message brings along
+        self.mark: Mark | None = None
+
+    @property
+    def is_ping(self) -> bool:
+        """Is it to be checked and then forgotten?"""
+        return self.mark is not None and self.mark.is_ping
+
+
+def has_mark(messages: list[NewMessage]) -> bool:
+    """Is any of these a ping, or numbered by its producer?"""
+    for message in messages:  # noqa: SIM110 - a loop is twice as fast, and every send asks
+        if message.mark is not None:
+            return True
+    return False

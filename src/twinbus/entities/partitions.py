@@ -22,6 +22,7 @@ from twinbus.errors import InvalidOperation
 PARTITION_COUNT: Final = 16  # Service Bus: of every partitioned entity
 COUNTER_BITS: Final = 48  # of a sequence number; the partition is in those above
 NO_PARTITION: Final = -1  # of an entity that has none
+NUMBERED_RUN: Final = 4_096  # numbers of a producer that go to one partition, then to the next
 
 _MARK: Final = "#"
 _NUMBERS: Final[dict[str, int]] = {str(each): each for each in range(PARTITION_COUNT)}
@@ -74,6 +75,19 @@ def partition_of(sequence_number: int) -> int:
 def hash_key(key: str) -> int:
     """The partition of a key: the same one in every version, always."""
     return zlib.crc32(key.encode()) % PARTITION_COUNT
+
+
+def numbered_partition(messages: list[NewMessage]) -> int:
+    """Where a delivery without a key belongs whose producer has numbered it, so that copies of it
+    meet there; NO_PARTITION of any other.  Its first message decides.
+
+    Runs of numbers stay together: they are remembered as such (arrivals.py).
+    """
+    mark = messages[0].mark if messages else None
+    if mark is None or mark.is_ping:
+        return NO_PARTITION
+    start = zlib.crc32(mark.producer.encode())
+    return (start + mark.number // NUMBERED_RUN) % PARTITION_COUNT
 
 
 def key_of(message: NewMessage, by_message_id: bool) -> str | None:

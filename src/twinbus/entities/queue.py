@@ -19,6 +19,7 @@ This module must never read a clock, touch a disk or know AMQP.
 from typing import Final
 
 from twinbus.clock import Now
+from twinbus.entities.arrivals import Screened
 from twinbus.entities.carried import JOURNAL
 from twinbus.entities.commands import (
     ABANDON,
@@ -37,7 +38,16 @@ from twinbus.entities.commands import (
 )
 from twinbus.entities.duplicates import DuplicateHistory
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTER_QUEUE
-from twinbus.entities.facts import MAIN, Carried, IdsSeen, Removed, Stored, Together, gather
+from twinbus.entities.facts import (
+    MAIN,
+    Arrived,
+    Carried,
+    IdsSeen,
+    Removed,
+    Stored,
+    Together,
+    gather,
+)
 from twinbus.entities.facts import TRANSFER_DEAD_LETTER as TRANSFER_QUEUE
 from twinbus.entities.message import (
     ACTIVE,
@@ -47,6 +57,7 @@ from twinbus.entities.message import (
     Message,
     NewMessage,
     Overlay,
+    has_mark,
 )
 from twinbus.entities.state import Grants, QueueCounts
 from twinbus.entities.subqueue import SubQueue
@@ -81,8 +92,37 @@ class Queue(QueueTransitions):
     def send(self, messages: list[NewMessage], now: Now) -> list[int]:
         """Enqueue or schedule, all or none; returns the sequence numbers.
 
-        Where duplicates are detected, one is accepted and dropped: its number is 0.
+        What is accepted and dropped has the number 0: a ping, a copy of what its producer has sent
+        before under the same number, and, where duplicates are detected, a duplicate.
         """
+        if has_mark(messages):
+            return self._send_marked(messages, now)
+        return self._send_unmarked(messages, now)
+
+    def _send_marked(self, messages: list[NewMessage], now: Now) -> list[int]:
+        found = self._arrivals().screen(messages)
+        self.check_sendable()
+        if found.ping_count:
+            self.check_ping(found.ping_bytes)
+        if not found.fresh:
+            # Nothing to write.  But a ping tells whether the log works, and of a copy the first one
+            # may be on its way to the disk still: an empty fact waits for it.
+            self.facts.append(Together([]))
+            return found.spread([])
+        mark = len(self.facts)
+        numbers = self._send_unmarked(found.fresh, now)
+        self._arrive(found)
+        gather(self.facts, mark)
+        return found.spread(numbers)
+
+    def _arrive(self, found: Screened) -> None:
+        """From now on these numbers have come; for one frame with their messages."""
+        for producer, bounds in found.arrived.items():
+            if bounds:
+                self._arrivals().add(producer, bounds)
+                self.facts.append(Arrived(self.entity_id, producer, bounds))
+
+    def _send_unmarked(self, messages: list[NewMessage], now: Now) -> list[int]:
         history = self.history
         if history is None:
             return self._send_fresh(messages, now)
@@ -110,18 +150,18 @@ class Queue(QueueTransitions):
     def send_carried(self, command: Send, now: Now) -> list[int]:
         """A send from another store: what has come before is dropped, its number is 0."""
         carried = self._carried_numbers()
-        producer, numbers = command.producer, command.producer_numbers
-        known = set(carried.of(producer))
+        carrier, numbers = command.carrier, command.carrier_numbers
+        known = set(carried.of(carrier))
         fresh: list[NewMessage] = []
         for message, number in zip(command.messages, numbers, strict=True):
             if number not in known:
                 fresh.append(message)
         mark = len(self.facts)
-        given = self._let_in(fresh, producer.startswith(JOURNAL), now)
-        kept = carried.with_these(producer, numbers, command.producer_completed)
-        carried.remember(producer, kept)
+        given = self._let_in(fresh, carrier.startswith(JOURNAL), now)
+        kept = carried.with_these(carrier, numbers, command.carrier_completed)
+        carried.remember(carrier, kept)
         # Stated also if nothing is new: the first send may be on its way to the disk still.
-        self.facts.append(Carried(self.entity_id, producer, kept))
+        self.facts.append(Carried(self.entity_id, carrier, kept))
         gather(self.facts, mark)
         given.reverse()
         return [0 if number in known else given.pop() for number in numbers]
@@ -140,7 +180,11 @@ class Queue(QueueTransitions):
             self._send_disabled, self._size_bytes_max = is_disabled, size_bytes_max
 
     def remember(self, messages: list[NewMessage], now: Now) -> list[NewMessage]:
-        """For transactions: which messages are no duplicates; from now on their ids are known."""
+        """For transactions: which messages are to be stored; from now on they are known."""
+        if has_mark(messages):
+            found = self._arrivals().screen(messages)
+            self._arrive(found)
+            messages = found.fresh
         history = self.history
         if history is None:
             return messages
@@ -168,6 +212,11 @@ class Queue(QueueTransitions):
         history = self.history
         if history is not None:
             history.check_room(len(messages), now.utc_ms)
+
+    def check_ping(self, size_bytes: int) -> None:
+        """Refuse pings of this size if messages would be refused."""
+        if self.size_bytes() + size_bytes > self._size_bytes_max:
+            raise self._quota_exceeded()
 
     def enqueue(self, messages: list[NewMessage], now: Now) -> list[Message]:
         """Put messages in that `check_send` let pass; the caller states the fact."""
@@ -438,7 +487,7 @@ class Queue(QueueTransitions):
     def apply(self, command: Command, now: Now) -> object:
         """Decide on any command; the reply's result."""
         if isinstance(command, Send):
-            if command.producer:
+            if command.carrier:
                 return self.send_carried(command, now)
             return self.send(command.messages, now)
         if isinstance(command, Settle):

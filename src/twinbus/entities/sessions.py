@@ -352,6 +352,8 @@ class SessionQueue(Queue):
         super().check_send(messages, now)
         for new in messages:
             if new.session_id is None:
+                if new.is_ping:
+                    continue
                 raise InvalidOperation(
                     f"'{self.shown_name}' requires sessions: every message must have a session id."
                 )

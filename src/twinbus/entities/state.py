@@ -11,6 +11,7 @@ is not here any more has been removed by a later fact, and is passed over.
 from typing import Final
 
 from twinbus.clock import Now
+from twinbus.entities.arrivals import Arrivals
 from twinbus.entities.carried import CarriedNumbers
 from twinbus.entities.descriptions import (
     DESCRIPTIONS,
@@ -25,6 +26,7 @@ from twinbus.entities.facts import (
     MAIN,
     TRANSFER_DEAD_LETTER,
     Activated,
+    Arrived,
     Carried,
     DeadLettered,
     EntityCreated,
@@ -98,6 +100,7 @@ class QueueState:
         "_size_bytes_max",
         "_transfer_dead_letter",
         "accessed_utc_ms",
+        "arrivals",
         "carried",
         "description",
         "entity_id",
@@ -131,6 +134,7 @@ class QueueState:
         self.description = description
         self.history: DuplicateHistory | None = None  # where duplicates are to be detected
         self.carried: CarriedNumbers | None = None  # once something came from another store
+        self.arrivals: Arrivals | None = None  # once something came that its producer has numbered
         self._send_disabled = False
         self._receive_disabled = False
         self._size_bytes_max = 0
@@ -288,7 +292,9 @@ class QueueState:
             if self.history is not None:
                 self.history.restore(fact.digests, fact.seen_ms)
         elif isinstance(fact, Carried):
-            self._carried_numbers().remember(fact.producer, fact.numbers)
+            self._carried_numbers().remember(fact.carrier, fact.numbers)
+        elif isinstance(fact, Arrived):
+            self._arrivals().add(fact.producer, fact.bounds)
         elif isinstance(fact, EntityCreated):
             self.update(DESCRIPTIONS[fact.kind].from_json(fact.description))
 
@@ -392,6 +398,11 @@ class QueueState:
         if self.carried is None:
             self.carried = CarriedNumbers()
         return self.carried
+
+    def _arrivals(self) -> Arrivals:
+        if self.arrivals is None:
+            self.arrivals = Arrivals()
+        return self.arrivals
 
     def _part(self, subqueue: int) -> SubQueue:
         if subqueue == MAIN:

@@ -39,6 +39,7 @@ from twinbus.entities.message import (
     Message,
     NewMessage,
     Overlay,
+    has_mark,
     merge_overlays,
 )
 from twinbus.entities.queue import Grants, Queue
@@ -118,6 +119,7 @@ class Topic(Queue):
 
     def _send_fresh(self, messages: list[NewMessage], now: Now) -> list[int]:
         """Fan out or schedule, all or none; returns the topic's own sequence numbers."""
+        is_whole = self._is_whole(messages)
         plan = self._plan(messages, now)
         utc_ms = now.utc_ms
         self.accessed_utc_ms = utc_ms
@@ -131,14 +133,24 @@ class Topic(Queue):
             if new.scheduled_ms > utc_ms:
                 fan.waiting.append(self._schedule(new, number))
                 continue
-            # Nobody hears of the send before all of it is durable, so it may come in pieces; only
-            # the ids of its messages must not come later than they.
-            if fan.size_bytes > PIECE_SIZE_BYTES and self.history is None:
+            # Nobody hears of the send before all of it is durable, so it may come in pieces.
+            if fan.size_bytes > PIECE_SIZE_BYTES and not is_whole:
                 fan.state()
                 fan = FanOut(self)
             fan.add(number, copies, now)
         fan.state()
         return numbers
+
+    def _is_whole(self, messages: list[NewMessage]) -> bool:
+        """Must the send be one frame?  Ids and producers' numbers come with their messages."""
+        return self.history is not None or has_mark(messages)
+
+    def check_ping(self, size_bytes: int) -> None:
+        """As for a queue; a full subscription refuses, since it would refuse what matches it."""
+        super().check_ping(size_bytes)
+        for subscription in self.subscriptions.values():
+            if subscription.takes_copies():
+                self._check_subscription(subscription, size_bytes)
 
     def check_send(self, messages: list[NewMessage], now: Now) -> None:
         """Refuse what `send` would refuse; nothing changes."""
@@ -168,7 +180,7 @@ class Topic(Queue):
                 plan.append(copies)
         if size_bytes > self._size_bytes_max:
             raise self._quota_exceeded()
-        self._check_room(plan)
+        self._check_room(plan, self._is_whole(messages))
         return plan
 
     def _schedule(self, new: NewMessage, number: int) -> Message:
@@ -297,12 +309,12 @@ class Topic(Queue):
             copies.append(Copy(subscription, letter))
         return copies, 0
 
-    def _check_room(self, plan: list[list[Copy]]) -> None:
+    def _check_room(self, plan: list[list[Copy]], is_whole: bool) -> None:
         """Refuse what does not fit into a subscription, or is too much to be written at once."""
         sizes: dict[int, int] = {}
         together = 0
         for copies in plan:
-            if self.history is None:
+            if not is_whole:
                 together = 0  # each message stands for itself
             for copy in copies:
                 entity_id = copy.subscription.entity_id
@@ -315,13 +327,15 @@ class Topic(Queue):
                     "can be written at once. Send fewer messages at a time, or smaller ones."
                 )
         for entity_id, size in sizes.items():
-            subscription = self.subscriptions[entity_id]
-            if subscription.size_bytes() + size > self._size_bytes_max:
-                raise QuotaExceeded(
-                    f"The subscription '{subscription.shown_name}' has reached the maximum size "
-                    f"of its topic, {self.description.max_size_megabytes} MB; receive messages "
-                    "from it."
-                )
+            self._check_subscription(self.subscriptions[entity_id], size)
+
+    def _check_subscription(self, subscription: Queue, size: int) -> None:
+        if subscription.size_bytes() + size > self._size_bytes_max:
+            raise QuotaExceeded(
+                f"The subscription '{subscription.shown_name}' has reached the maximum size "
+                f"of its topic, {self.description.max_size_megabytes} MB; receive messages "
+                "from it."
+            )
 
 
 def _due(message: Message, body: bytes) -> NewMessage:

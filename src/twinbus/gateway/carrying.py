@@ -1,6 +1,6 @@
 """Carrying messages from one part of a store to other stores, each of them exactly once.
 
-    source ─▶ receive (peek-lock) ─▶ lane ─▶ Send with the producer's name and the numbers at home
+    source ─▶ receive (peek-lock) ─▶ lane ─▶ Send with the carrier's name and the numbers at home
            ◀─ complete ◀────────────────────── when that is durable
 
 - A lane leads to one part of one entity.  It has one send at a time under way, so nothing overtakes
@@ -114,13 +114,13 @@ class Carrier:
     """Carries what is ready in one part of one entity; a `Sink` of that part."""
 
     def __init__(
-        self, links: Sequence[StoreLink], clock: Clock, source: Part, subqueue: int, producer: str
+        self, links: Sequence[StoreLink], clock: Clock, source: Part, subqueue: int, name: str
     ) -> None:
         self.links = links
         self.clock = clock
         self.source = source
         self.subqueue = subqueue
-        self.producer = producer  # the same after every restart, and nobody else's
+        self.name = name  # the same after every restart, and nobody else's
         self.is_closed = False
         self.lanes: dict[int, Lane] = {}
         self._receiving: Receiving | None = None
@@ -302,9 +302,9 @@ class Carrier:
             return False
         news = [self.rewritten(letter, now) for letter in lane.sent]
         send = Send(part.entity_id, news, (self, lane))
-        send.producer = self.producer
-        send.producer_numbers = [letter.number for letter in lane.sent]
-        send.producer_completed = list(lane.completed)
+        send.carrier = self.name
+        send.carrier_numbers = [letter.number for letter in lane.sent]
+        send.carrier_completed = list(lane.completed)
         lane.is_asking = True
         link.submit([send])
         return not lane.is_asking
@@ -329,7 +329,7 @@ class Carrier:
             assert isinstance(rest, Lane)
             rest.is_asking = False
             if reply.error is None:
-                told = set(command.producer_completed)
+                told = set(command.carrier_completed)
                 rest.completed = [number for number in rest.completed if number not in told]
             self._answered(rest, reply.error, self.clock.now())
             self._pump(rest)

@@ -43,10 +43,10 @@ class Drain(Carrier):
         clock: Clock,
         directory: Directory,
         journal: Part,
-        producer: str,
+        name: str,
         on_progress: Callable[[int, int], None],
     ) -> None:
-        super().__init__(links, clock, journal, MAIN, producer)
+        super().__init__(links, clock, journal, MAIN, name)
         self._directory = directory
         self._on_progress = on_progress
         # By name and making of where they lead.
@@ -81,6 +81,7 @@ class Drain(Carrier):
             life_ms = max(0, life_ms - (now.utc_ms - entry.accepted_ms))
         new = NewMessage(entry.body, life_ms)
         new.message_id, new.session_id, new.partition_key = entry.keys
+        new.mark = entry.mark
         return new
 
     def refuse(self, letter: Letter, error: ServiceError) -> tuple[int, Overlay | None]:

@@ -337,7 +337,7 @@ class Faults:
 
     def refusal(self, command: Command, entity: Entity, partition: int) -> ServiceError | None:
         """Whether this must not be done, at this part of an entity (0 of a plain one)."""
-        if isinstance(command, Send) and command.producer:
+        if isinstance(command, Send) and command.carrier:
             return None  # the bus carries these itself
         return self._refusal(_ROLES.get(type(command), MANAGEMENT), entity, partition)
 

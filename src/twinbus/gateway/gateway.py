@@ -28,6 +28,7 @@ from twinbus.gateway.directory import (
 from twinbus.gateway.gathering import Ticking
 from twinbus.gateway.health import LIMITED, availability
 from twinbus.gateway.journal import Journals
+from twinbus.gateway.meter import Meter
 from twinbus.gateway.metrics import Metrics
 from twinbus.gateway.partitioned import route
 from twinbus.gateway.partitioned_receiver import PartitionedReceiver
@@ -45,6 +46,7 @@ class Gateway:
         self.clock = clock
         self.directory = Directory()
         self.metrics = Metrics(clock)
+        self.meter = Meter()
         # Partitions of an entity that a fault has made unreachable.
         self.down_partitions: Callable[[Entity], frozenset[int]] = _no_partitions
         self.journals: Journals | None = None  # where there are several stores

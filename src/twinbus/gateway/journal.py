@@ -23,6 +23,7 @@ again: nothing overtakes within a key.
   also if there is another one of that name now.
 - It takes no more when the oldest entry has waited for 15 minutes, or 1 GB waits: Unavailable.
 - Where all stores are slow a journal would help nobody: sends go straight, and take their time.
+- A ping gets through when a send would be taken, and leaves no entry.
 - Scheduled sends are not journalled, because their numbers are asked for, and neither are those of
   a transaction or of a relay.  They go straight, and fail if they must.
 - At a start `found` tells of journals that were left; they are emptied before anything goes
@@ -72,13 +73,13 @@ UNKNOWN: Final = 1 << 60  # how many entries there are, before anybody has count
 class Place:
     """A queue that is, or was, the journal."""
 
-    __slots__ = ("created_ms", "part", "producer")
+    __slots__ = ("carrier", "created_ms", "part")
 
     def __init__(self, part: Part, name: str, created_ms: int) -> None:
         self.part = part
         self.created_ms = created_ms
         # The name says in which store, and there nobody else has ever had this number.
-        self.producer = f"{name}@{part.entity_id}"
+        self.carrier = f"{name}@{part.entity_id}"
 
 
 class Journal:
@@ -151,7 +152,11 @@ class Journal:
         entries = [
             NewMessage(encode_entry(name, created_ms, now.utc_ms, each))
             for each in command.messages
+            if not each.is_ping
         ]
+        if not entries:  # a send would be taken here, and more a ping does not ask
+            self._journals.answer(Reply(command, [0] * len(command.messages), None))
+            return
         self._writing += 1
         self._is_final = False
         self._links[place.store].submit([Send(place.entity_id, entries, (self, command))])
@@ -202,7 +207,7 @@ class Journal:
 
     def found(self, place: Place) -> None:
         """A journal of before: it has to be emptied before anything goes straight."""
-        if any(known.producer == place.producer for known in self.places):
+        if any(known.carrier == place.carrier for known in self.places):
             return  # its store has been opened again
         self.places.append(place)
         self.places.sort(key=_created_ms)
@@ -220,7 +225,7 @@ class Journal:
                 self._clock,
                 journals.directory,
                 place.part,
-                place.producer,
+                place.carrier,
                 self._progressed,
             )
             self._drain.open()
@@ -324,7 +329,7 @@ class Journal:
         command = reply.command
         if isinstance(command, Send):
             assert isinstance(rest, Send)
-            self._written(rest, reply.error)
+            self._written(rest, len(command.messages), reply.error)
         elif isinstance(command, CreateEntities):
             self._made(reply, rest)
         else:
@@ -333,10 +338,10 @@ class Journal:
             if reply.error is None and isinstance(reply.result, list):
                 self._counted(rest, reply.result[0])
 
-    def _written(self, command: Send, error: ServiceError | None) -> None:
+    def _written(self, command: Send, count: int, error: ServiceError | None) -> None:
         self._writing -= 1
         if error is None:
-            self._open_count += len(command.messages)
+            self._open_count += count
             numbers = [0] * len(command.messages)  # they get theirs where they are going
             self._journals.answer(Reply(command, numbers, None))
         elif isinstance(error, QuotaExceeded):
@@ -456,7 +461,7 @@ class Journals:
 
 def _can_wait(command: Send, now: Now) -> bool:
     """May the send be journalled?"""
-    if command.producer:
+    if command.carrier:
         return False
     return all(
         message.scheduled_ms <= now.utc_ms and message.overlay is None
@@ -470,6 +475,8 @@ def _check(entity: Entity, command: Send) -> None:
     if entity.description.requires_session and entity.kind == "queue":
         for message in command.messages:
             if message.session_id is None:
+                if message.is_ping:
+                    continue
                 raise InvalidOperation(
                     "The queue requires sessions: every message must have a session id."
                 )

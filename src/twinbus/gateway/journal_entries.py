@@ -6,6 +6,9 @@ An entry is the body of a message in a journal's queue; all numbers are little-e
              | key_length:H | created_ms:q | accepted_ms:q | time_to_live_ms:q |
              | name | message id | session id | partition key | body, to the end |
 
+    NUMBERED in version 2, between that head and the texts: the message is numbered by its producer
+             | number:q | producer_length:H |           and the producer is the last of the texts
+
 `name` is that of the entity in its store, with namespace and partition, and `created_ms` tells it
 from one that is made anew under the same name.  `present` says which of
 message id, session id and partition key there are (bits 0 to 2): an empty one is not none.  Texts
@@ -15,16 +18,18 @@ are UTF-8.  There is no checksum, because the log that holds the entry has one.
 import struct
 from typing import Final
 
-from twinbus.entities.message import NewMessage
+from twinbus.entities.message import Mark, NewMessage
 
 ENTRY: Final = struct.Struct("<BBHHHHqqq")
+NUMBERED: Final = struct.Struct("<qH")
 VERSION: Final = 1
+VERSION_NUMBERED: Final = 2
 
 
 class Entry:
     """One message on its way to a store that is not well."""
 
-    __slots__ = ("accepted_ms", "body", "created_ms", "keys", "name", "time_to_live_ms")
+    __slots__ = ("accepted_ms", "body", "created_ms", "keys", "mark", "name", "time_to_live_ms")
 
     def __init__(
         self,
@@ -34,6 +39,7 @@ class Entry:
         time_to_live_ms: int,
         keys: tuple[str | None, str | None, str | None],
         body: bytes,
+        mark: Mark | None,
     ) -> None:
         self.name = name
         self.created_ms = created_ms  # UTC; of the entity
@@ -41,6 +47,7 @@ class Entry:
         self.time_to_live_ms = time_to_live_ms
         self.keys = keys  # message id, session id, partition key
         self.body = body
+        self.mark = mark  # the number that its producer has given it
 
 
 def encode_entry(name: str, created_ms: int, accepted_ms: int, message: NewMessage) -> bytes:
@@ -54,16 +61,30 @@ def encode_entry(name: str, created_ms: int, accepted_ms: int, message: NewMessa
             present |= 1 << bit
     lengths = [len(text) for text in texts]
     times = (created_ms, accepted_ms, message.time_to_live_ms)
-    head = ENTRY.pack(VERSION, present, *lengths, *times)
+    mark = message.mark
+    if mark is None:
+        head = ENTRY.pack(VERSION, present, *lengths, *times)
+    else:
+        producer = mark.producer.encode()
+        texts.append(producer)
+        head = ENTRY.pack(VERSION_NUMBERED, present, *lengths, *times)
+        head += NUMBERED.pack(mark.number, len(producer))
     return b"".join([head, *texts, message.body])
 
 
 def decode_entry(data: bytes) -> Entry:
     """The way back.  ValueError if no journal has written this."""
-    if len(data) < ENTRY.size or data[0] != VERSION:
+    if len(data) < ENTRY.size or data[0] not in (VERSION, VERSION_NUMBERED):
         raise ValueError("not an entry of a journal")
-    _, present, *lengths, created_ms, accepted_ms, time_to_live_ms = ENTRY.unpack_from(data)
+    version, present, *lengths, created_ms, accepted_ms, time_to_live_ms = ENTRY.unpack_from(data)
     at = ENTRY.size
+    number = 0
+    if version == VERSION_NUMBERED:
+        if at + NUMBERED.size > len(data):
+            raise ValueError("an entry of a journal that is cut short")
+        number, length = NUMBERED.unpack_from(data, at)
+        lengths.append(length)
+        at += NUMBERED.size
     if at + sum(lengths) > len(data):
         raise ValueError("an entry of a journal that is cut short")
     texts: list[str] = []
@@ -71,7 +92,8 @@ def decode_entry(data: bytes) -> Entry:
         texts.append(data[at : at + length].decode())
         at += length
     message_id, session_id, partition_key = (
-        text if present >> bit & 1 else None for bit, text in enumerate(texts[1:])
+        text if present >> bit & 1 else None for bit, text in enumerate(texts[1:4])
     )
     keys = (message_id, session_id, partition_key)
-    return Entry(texts[0], created_ms, accepted_ms, time_to_live_ms, keys, data[at:])
+    mark = Mark(texts[4], number) if version == VERSION_NUMBERED else None
+    return Entry(texts[0], created_ms, accepted_ms, time_to_live_ms, keys, data[at:], mark)

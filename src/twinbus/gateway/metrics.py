@@ -22,6 +22,7 @@ from twinbus.entities.commands import (
     Settle,
 )
 from twinbus.errors import ServerBusy, ServiceError
+from twinbus.gateway.meter import measure
 
 _SERVER_ERROR: Final = 500  # HTTP's line between whose fault it was
 _PASSED_MAX: Final = 10_000  # sends after which one that is never answered is waited for no more
@@ -112,7 +113,8 @@ class EntityMetrics:
                 count -= sum([error is not None for error in result])
             self.settled(command.outcome, count)
         elif isinstance(command, Send):
-            self.sent(len(command.messages), sum([len(each.body) for each in command.messages]))
+            size, _, pings = measure(command.messages)
+            self.sent(len(command.messages) - pings, size)
         elif isinstance(command, ReceiveDeferred) and isinstance(result, list):
             self.delivered(len(result), sum([len(each.body) for each in result]))
 

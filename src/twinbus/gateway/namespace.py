@@ -20,6 +20,7 @@ from twinbus.entities.descriptions import (
     validate_name,
     validate_subscription_name,
 )
+from twinbus.entities.facts import MAIN
 from twinbus.entities.rules import RuleDescription
 from twinbus.entities.rules import default_rule as default_rule_description
 from twinbus.errors import (
@@ -34,6 +35,7 @@ from twinbus.gateway.auth import Authorizer
 from twinbus.gateway.directory import Entity
 from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.making import Maker
+from twinbus.gateway.meter import EntityMeter, metered_path
 from twinbus.gateway.tiers import check_topics, fit_description
 from twinbus.gateway.views import QueueView, RuleView, SubscriptionView, TopicView
 from twinbus.limits import PROFILE_DEFAULT, Limits
@@ -97,6 +99,11 @@ class Namespace:
     def path_of(self, entity: Entity) -> str:
         """The name of an entity as users of this namespace know it."""
         return entity.name[len(self.prefix) :]
+
+    def meter_of(self, entity: Entity, subqueue: int = MAIN) -> EntityMeter:
+        """What bills the entity, or one of its dead-letter queues."""
+        path = metered_path(self.path_of(entity), subqueue)
+        return self.gateway.meter.of(self.name, path)
 
     def entities(self, kind: str) -> list[Entity]:
         """All of one kind in this namespace, in order of their names."""

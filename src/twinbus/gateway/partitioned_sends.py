@@ -3,6 +3,9 @@
     key (E-3)    session id, else partition key, else the message id where duplicates are detected
     keyed        to the partition of the key and to no other: its order and its repeats are there
     no key       round robin over the partitions that are well (E-6, E-7)
+    numbered     by its producer, and no key: to the partition of the number, because only there a
+                 copy is known again (entities/arrivals.py).  If that is not well, into its journal;
+                 if there can be none, to the next partition that is
 
 The messages of one delivery go to one partition, in one step.  Only where message ids are the keys
 is a delivery split: if a part of it is refused, the client sends all of it again, and what has been
@@ -16,7 +19,13 @@ from typing import Final
 from twinbus.broker.links import DOWN, SLOW, UP, StoreLink
 from twinbus.entities.commands import Command, Reply, Send
 from twinbus.entities.message import NewMessage
-from twinbus.entities.partitions import PARTITION_COUNT, hash_key, key_of
+from twinbus.entities.partitions import (
+    NO_PARTITION,
+    PARTITION_COUNT,
+    hash_key,
+    key_of,
+    numbered_partition,
+)
 from twinbus.errors import (
     DiskFull,
     InvalidOperation,
@@ -66,20 +75,25 @@ def next_partition(links: list[StoreLink], entity: Entity, tried: int = 0) -> in
 
     `tried` has a bit for each partition that is not to be asked again.
     """
+    partition = _well_partition(links, entity, entity.cursor, tried)
+    entity.cursor = (partition + 1) % PARTITION_COUNT
+    return partition
+
+
+def _well_partition(links: list[StoreLink], entity: Entity, start: int, tried: int) -> int:
+    """The first partition from `start` on that is well, else one that is slow."""
     slow = UNKEYED
-    partition = entity.cursor
+    partition = start
     for _ in range(PARTITION_COUNT):
         if not tried >> partition & 1:
             health = links[entity.parts[partition].store].health
             if health == UP:
-                entity.cursor = (partition + 1) % PARTITION_COUNT
                 return partition
             if health == SLOW and slow == UNKEYED:
                 slow = partition
         partition = (partition + 1) % PARTITION_COUNT
     if slow == UNKEYED:
         raise all_down(entity)
-    entity.cursor = (slow + 1) % PARTITION_COUNT
     return slow
 
 
@@ -112,6 +126,7 @@ def deal(
     place of a partition: `route` is to look at this one by itself; it is refused, or split.
     """
     keyed: dict[int, list[int]] = {}
+    numbered: dict[int, list[int]] = {}  # apart from the keyed: `route_send` may choose another
     unkeyed: list[int] = []
     alone: list[tuple[int, list[int]]] = []
     for index, messages in enumerate(deliveries):
@@ -120,12 +135,16 @@ def deal(
         except InvalidOperation:
             partition = SPLIT
         if partition == UNKEYED:
-            unkeyed.append(index)
+            partition = numbered_partition(messages)
+            if partition == NO_PARTITION:
+                unkeyed.append(index)
+            else:
+                numbered.setdefault(partition, []).append(index)
         elif partition == SPLIT:
             alone.append((UNKEYED, [index]))
         else:
             keyed.setdefault(partition, []).append(index)
-    return [*keyed.items(), *_runs(links, entity, unkeyed), *alone]
+    return [*keyed.items(), *numbered.items(), *_runs(links, entity, unkeyed), *alone]
 
 
 def _runs(
@@ -162,7 +181,7 @@ def route_send(gateway: Routes, entity: Entity, command: Command) -> None:
     else:
         by_message_id = entity.description.requires_duplicate_detection
         is_keyed = key_of(command.messages[0], by_message_id) is not None
-    if command.producer:
+    if command.carrier:
         # What is carried over is known again by its partition: the one it was tried at first.
         if partition == UNKEYED:
             partition = next_partition(links, entity)
@@ -171,6 +190,8 @@ def route_send(gateway: Routes, entity: Entity, command: Command) -> None:
     elif is_keyed:
         command.partition = partition
         send_keyed(gateway, entity, command)
+    elif numbered_partition(command.messages) != NO_PARTITION:
+        _send_numbered(gateway, entity, command)
     else:
         if partition == UNKEYED or links[entity.parts[partition].store].health != UP:
             partition = next_partition(links, entity)
@@ -182,6 +203,19 @@ def send_keyed(gateway: Routes, entity: Entity, command: Send) -> None:
     """To the partition of the key, or to where the gateway takes it meanwhile."""
     if not gateway.divert(entity, entity.parts[command.partition], command):
         _send_to(gateway, entity, command)
+
+
+def _send_numbered(gateway: Routes, entity: Entity, command: Send) -> None:
+    """To the partition of the first number, also through its journal; elsewhere if it must be."""
+    partition = numbered_partition(command.messages)
+    part = entity.parts[partition]
+    health = gateway.links[part.store].health
+    command.partition = partition
+    if health != UP and gateway.divert(entity, part, command):
+        return
+    if health == DOWN:
+        command.partition = _well_partition(gateway.links, entity, partition, 0)
+    _Evasion(gateway, entity, command).send()
 
 
 def _send_to(gateway: Routes, entity: Entity, command: Send) -> None:
@@ -234,8 +268,13 @@ class _Evasion:
             self._tried |= 1 << command.partition
         else:
             return False
+        links = self._gateway.links
+        numbered = numbered_partition(command.messages)
         try:
-            command.partition = next_partition(self._gateway.links, self._entity, self._tried)
+            if numbered == NO_PARTITION:
+                command.partition = next_partition(links, self._entity, self._tried)
+            else:  # a copy that has to evade, too, takes the same way
+                command.partition = _well_partition(links, self._entity, numbered, self._tried)
         except Unavailable:
             return False
         return True

@@ -81,11 +81,11 @@ def encode_command(store: int, number: int, command: Command) -> Operation:
     """(operation, store, number, entity, ...)"""
     if isinstance(command, Send):
         messages = encode_new_messages(command.messages)
-        producer = command.producer
-        if not producer:
+        carrier = command.carrier
+        if not carrier:
             return (SEND, store, number, command.entity_id, messages)
-        numbers, completed = command.producer_numbers, command.producer_completed
-        return (SEND, store, number, command.entity_id, messages, producer, numbers, completed)
+        numbers, completed = command.carrier_numbers, command.carrier_completed
+        return (SEND, store, number, command.entity_id, messages, carrier, numbers, completed)
     if isinstance(command, Settle):
         overlay = None if command.overlay is None else encode_overlay(command.overlay)
         return (
@@ -110,9 +110,9 @@ def decode_command(operation: Operation) -> Command:
         messages = decode_new_messages(operation[4])
         send = Send(operation[3], messages, operation[2])
         if len(operation) > 5:
-            send.producer = operation[5]
-            send.producer_numbers = operation[6]
-            send.producer_completed = operation[7]
+            send.carrier = operation[5]
+            send.carrier_numbers = operation[6]
+            send.carrier_completed = operation[7]
         return send
     if code == SETTLE:
         overlay = None if operation[7] is None else decode_overlay(operation[7])

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from twinbus.entities.message import NEVER_MS, Message, NewMessage, Overlay
+from twinbus.entities.message import NEVER_MS, Mark, Message, NewMessage, Overlay
 from twinbus.entities.sessions import SessionLock
 from twinbus.remote.operations import Operation
 
@@ -33,6 +33,7 @@ def encode_new_messages(messages: list[NewMessage]) -> list[Any]:
             and message.session_id is None
             and message.partition_key is None
             and message.overlay is None
+            and message.mark is None
         ):
             entries.append(message.body)
             continue
@@ -45,9 +46,14 @@ def encode_new_messages(messages: list[NewMessage]) -> list[Any]:
                 message.session_id,
                 message.partition_key,
                 None if message.overlay is None else encode_overlay(message.overlay),
+                None if message.mark is None else _encode_mark(message.mark),
             )
         )
     return entries
+
+
+def _encode_mark(mark: Mark) -> Operation:
+    return (mark.producer, mark.number, mark.is_ping)
 
 
 def decode_new_messages(entries: list[Any]) -> list[NewMessage]:
@@ -59,6 +65,9 @@ def decode_new_messages(entries: list[Any]) -> list[NewMessage]:
         message = NewMessage(entry[0], entry[1], entry[2], entry[3], entry[4], entry[5])
         if entry[6] is not None:
             message.overlay = decode_overlay(entry[6])
+        if entry[7] is not None:
+            producer, number, is_ping = entry[7]
+            message.mark = Mark(producer, number, is_ping)
         messages.append(message)
     return messages
 

@@ -35,6 +35,7 @@ from twinbus.server.http import HttpProtocol
 from twinbus.server.http_access import HttpAccess
 from twinbus.server.lines import Lines
 from twinbus.server.listener import Listener
+from twinbus.server.meter_requests import MeterRequests
 from twinbus.server.observation import Observation
 from twinbus.server.rest import RestRouter
 from twinbus.server.router import Router
@@ -80,6 +81,7 @@ class Server:
             AtomRouter(access, self._clock, bus.faults.faults),
             reports,
             bus.faults.router(access),
+            MeterRequests(access, bus.metering),
         )
         listener = self._listener(namespaces, router, bus.faults.lines, tls)
         collector = self._collector = Collector(bus.runner.message_count)
@@ -90,6 +92,7 @@ class Server:
             if await self._goes_on(bus.start()):
                 collector.start()
                 observation.start()
+                bus.metering.start()
                 for namespace, each in zip(namespaces.all(), config.namespaces, strict=True):
                     await declare(namespace, each.declared)
                 listener.start()
@@ -103,6 +106,7 @@ class Server:
                 protocol.shutdown()  # who waits for a message ends that while there is a broker
             await bus.close()
             await self._hang_up()
+            await bus.metering.close()  # the end of a link may be the end of a receive
         return code
 
     async def _goes_on(self, work: Coroutine[object, object, None]) -> bool:

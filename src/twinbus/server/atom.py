@@ -14,12 +14,13 @@ becomes anything but text and a key in the namespace.  Changes are answered when
 """
 
 import re
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote
 from xml.etree.ElementTree import Element
 
 from twinbus.clock import Clock
-from twinbus.entities.descriptions import QueueDescription
+from twinbus.entities.descriptions import QueueDescription, subscription_path
 from twinbus.entities.rules import CORRELATION, SQL
 from twinbus.errors import (
     ArgumentInvalid,
@@ -105,7 +106,24 @@ class AtomRouter:
                 return error_response(403, str(error), sub_code=call.quota)
             raise
         metrics.answered(None)
+        if response.status < HTTPStatus.BAD_REQUEST:
+            entity = metered_entity(namespace, path)
+            namespace.gateway.meter.of(namespace.name, entity).managed_once()
         return response
+
+
+def metered_entity(namespace: Namespace, path: str) -> str:
+    """The entity that a request about this path is billed to; "" is the namespace itself."""
+    segments = path.split("/")
+    lowered = path.lower().split("/")
+    if not path or path.startswith("$"):
+        return ""
+    if "subscriptions" in lowered[1:]:
+        place = lowered.index("subscriptions", 1)
+        topic, below = "/".join(segments[:place]), segments[place + 1 :]
+        path = subscription_path(topic, below[0]) if below else topic
+    entity = namespace.gateway.directory.find(namespace.prefix + path)
+    return path if entity is None else namespace.path_of(entity)  # None: it was deleted just now
 
 
 class _Call:

@@ -10,6 +10,7 @@ compared with the catalog then.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Final
 
 from twinbus.broker.links import DOWN
@@ -28,14 +29,17 @@ from twinbus.gateway.making import Maker, NoCatalog
 from twinbus.gateway.relay import Relays
 from twinbus.gateway.restoring import restore
 from twinbus.gateway.throttle import Usage
+from twinbus.metered import Metered
 from twinbus.server.brokers import Brokers
 from twinbus.server.fault_effects import FaultEffects
 from twinbus.server.faulting import ServerFaults
 from twinbus.server.local_broker import LocalBroker
 from twinbus.server.message_fields import StoredMessageCodec
+from twinbus.server.metering import Metering
 from twinbus.server.usage import LocalHealth
 from twinbus.storage.catalog import CatalogFile
 from twinbus.storage.disk import OsDisk
+from twinbus.storage.meter_log import MeterLog, read_meter
 
 log = logging.getLogger("twinbus.server")
 
@@ -77,6 +81,7 @@ class Bus:
             self._catalog = CatalogFile(OsDisk(config.data_dir / "catalog"))
         self.faults = ServerFaults(self.runner.links, broker_count, effects, lose, clock)
         self.gateway = Gateway([*self.faults.links], clock)
+        self.metering = _metering(config, self.gateway, clock)
         self.maker = Maker(self.gateway, self._catalog or NoCatalog())
         links, directory = self.gateway.links, self.gateway.directory
         self._relays = Relays(links, directory, clock, StoredMessageCodec())
@@ -183,3 +188,18 @@ class Bus:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _metering(config: ServerConfig, gateway: Gateway, clock: Clock) -> Metering:
+    """The meter's files are beside the stores: there is one meter, however many of those."""
+    directory = config.data_dir / "meter"
+
+    def read(from_ms: int, to_ms: int) -> list[Metered]:
+        disk = OsDisk(directory)
+        try:
+            return read_meter(disk, from_ms, to_ms)[0]
+        finally:
+            disk.close()
+
+    target = MeterLog(partial(OsDisk, directory), config.meter_days)
+    return Metering(gateway.meter, target, read, clock)

@@ -45,6 +45,7 @@ from twinbus.errors import (
     RemoteProtocolError,
     ServiceError,
 )
+from twinbus.gateway.meter import EnlistedSend
 from twinbus.gateway.metrics import Enlisted
 from twinbus.server.outcomes import CONFIRMED, UNDECIDED, read_delay_of, read_outcome, refused
 
@@ -223,6 +224,9 @@ def add_to_transaction(
     endpoint.transactions.add(transaction, command)
     if entity is not None:
         transaction.endings.append(Enlisted(entity.metrics, command))
+        if isinstance(command, Send):
+            meter = endpoint.namespace.meter_of(entity)
+            transaction.endings.append(EnlistedSend(meter, command))
     return transaction
 
 

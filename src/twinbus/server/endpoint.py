@@ -188,7 +188,10 @@ class AmqpEndpoint(asyncio.Protocol):
                 context.settle(event)
         elif isinstance(event, CreditChanged):
             context = event.link.context
-            if isinstance(context, ReceivingLink | ResponseLink):
+            if isinstance(context, ReceivingLink):
+                context.watch.flowed(event.credit, event.drain)
+                context.credit_changed()
+            elif isinstance(context, ResponseLink):
                 context.credit_changed()
         else:
             self._dispatch_rare(event)

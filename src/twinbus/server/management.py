@@ -102,6 +102,7 @@ class ManagementNode(Node):
         self.entity = endpoint.namespace.find_entity(address.name)
         self.entity_id = self.entity.entity_id
         self.subqueue = address.subqueue
+        self._meter = endpoint.namespace.meter_of(self.entity, address.subqueue)
 
     def request(self, request: DecodedMessage) -> None:
         try:
@@ -144,6 +145,7 @@ class ManagementNode(Node):
 
     def replied(self, reply: Reply, request: DecodedMessage) -> None:
         self.entity.metrics.replied(reply)
+        self._meter.replied(reply)
         error = reply.error
         if error is None and isinstance(reply.command, Settle) and reply.result is not None:
             failed: list[ServiceError | None] = reply.result  # type: ignore[assignment]

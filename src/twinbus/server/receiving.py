@@ -11,6 +11,7 @@ from twinbus.entities.message import Message, Overlay
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import EntityNotFound, ServiceError
 from twinbus.gateway.addresses import Address
+from twinbus.gateway.meter import ReceiveWatch
 from twinbus.server.coordinator import settle_in_transaction
 from twinbus.server.lock_tokens import delivery_tag
 from twinbus.server.outcomes import CONFIRMED, UNDECIDED, read_delay_of, read_outcome, refused
@@ -37,6 +38,8 @@ class ReceivingLink:
         self._entity_id = entity.entity_id
         self.entity_name = entity.name  # as the stores know it
         self._metrics = entity.metrics
+        self._meter = endpoint.namespace.meter_of(entity, address.subqueue)
+        self.watch = ReceiveWatch(self._meter)  # told of every flow
         self._subqueue = address.subqueue
         self._settled = receive_mode != PEEK_LOCK
         # Removed for a client that has taken its credit back meanwhile; they wait for the next.
@@ -60,6 +63,8 @@ class ReceivingLink:
             credit = self._link.link_credit
             self._kept += list(zip(messages[credit:], bodies[credit:], strict=True))
             messages, bodies = messages[:credit], bodies[:credit]
+        if not messages:
+            return
         size = 0
         for message, body in zip(messages, bodies, strict=True):
             number = message.sequence_number
@@ -79,12 +84,15 @@ class ReceivingLink:
             lock = (number, message.grant)
             send(delivery_tag(number, message.grant), data, b"", settled, lock)
         self._metrics.delivered(len(messages), size)
+        self._meter.delivered(bodies, size)
+        self.watch.delivered(len(messages))
         self._endpoint.flush_soon()
 
     def full(self) -> bool:
         return self._endpoint.holds_back()
 
     def drained(self) -> None:
+        self.watch.ended()
         self._link.drained()
         self._endpoint.flush_soon()
 
@@ -145,6 +153,7 @@ class ReceivingLink:
 
     def closed(self) -> None:
         """Message locks run on to their expiry, but a session is free at once."""
+        self.watch.ended()
         session = self._receiver.session
         if session is not None:
             locks = self._endpoint.session_locks

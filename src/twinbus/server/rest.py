@@ -42,6 +42,7 @@ from twinbus.errors import (
 from twinbus.gateway.addresses import parse_address
 from twinbus.gateway.asking import ask
 from twinbus.gateway.auth import LISTEN, SEND
+from twinbus.gateway.meter import measure
 from twinbus.gateway.namespace import Namespace
 from twinbus.limits import HTTP_BODY_BYTES_MAX, REST_WAIT_S_MAX
 from twinbus.server.http import Request, Response, error_response
@@ -118,7 +119,9 @@ class RestRouter:
         namespace = self._access.authorize(request, right, address.path)
         if address.is_management:
             raise EntityNotFound("There are no messages to send or receive at a management node.")
-        return Place(namespace.gateway, namespace.find_entity(address.name), address)
+        entity = namespace.find_entity(address.name)
+        meter = namespace.meter_of(entity, address.subqueue)
+        return Place(namespace.gateway, entity, address, meter)
 
     # -- sending -----------------------------------------------------------------------------
 
@@ -147,7 +150,9 @@ class RestRouter:
         except RemoteProtocolError as error:
             raise ArgumentInvalid(f"The message cannot be stored: {error}") from None
         await ask(place.gateway, Send(place.entity.entity_id, messages))
-        place.entity.metrics.sent(len(messages), size)
+        _, units, pings = measure(messages)
+        place.entity.metrics.sent(len(messages) - pings, size)
+        place.meter.sent(len(messages) - pings, units, pings)
         return Response(201, b"", _XML)
 
     # -- receiving ---------------------------------------------------------------------------
@@ -165,8 +170,10 @@ class RestRouter:
         request.when_gone = waiting.give_up
         received = await waiting.wait(wait_s)
         if received is None:
+            place.meter.received_nothing()
             return Response(204, b"", _XML)
         place.entity.metrics.delivered(1, received.size_bytes)
+        place.meter.delivered([received.body], received.size_bytes)
         if mode != PEEK_LOCK:
             return received.response(200, {}, ())
         token = lock_token(received.sequence_number, received.grant)
@@ -194,6 +201,7 @@ class RestRouter:
         if request.method == "POST":
             renew = RenewLocks(entity.entity_id, subqueue, [lock])
             [until_ms] = cast(list[int], await ask(place.gateway, renew))
+            place.meter.managed_once()
             properties = f'{{"LockToken":"{token}","LockedUntilUtc":"{http_date(until_ms)}"}}'
             return Response(200, b"", _XML, (("BrokerProperties", properties),))
         outcome = COMPLETE if request.method == "DELETE" else ABANDON

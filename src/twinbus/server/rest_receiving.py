@@ -14,6 +14,7 @@ from twinbus.errors import EntityNotFound, RemoteProtocolError, ServiceError
 from twinbus.gateway.addresses import Address
 from twinbus.gateway.directory import Entity
 from twinbus.gateway.gateway import Gateway
+from twinbus.gateway.meter import EntityMeter
 from twinbus.server.http import Response
 from twinbus.server.receiving import encode_overlaid
 from twinbus.server.rest_messages import body_of, broker_facts, broker_properties, property_headers
@@ -22,18 +23,29 @@ from twinbus.server.rest_messages import body_of, broker_facts, broker_propertie
 class Place:
     """What a request is about: an entity, or the dead-letter queue of one, and the way to it."""
 
-    __slots__ = ("address", "entity", "gateway")
+    __slots__ = ("address", "entity", "gateway", "meter")
 
-    def __init__(self, gateway: Gateway, entity: Entity, address: Address) -> None:
+    def __init__(
+        self, gateway: Gateway, entity: Entity, address: Address, meter: EntityMeter
+    ) -> None:
         self.gateway = gateway
         self.entity = entity
         self.address = address
+        self.meter = meter
 
 
 class Received:
     """One message handed out, encoded while it was the queue's to read."""
 
-    __slots__ = ("_data", "_facts", "_place", "grant", "locked_until_utc_ms", "sequence_number")
+    __slots__ = (
+        "_data",
+        "_facts",
+        "_place",
+        "body",
+        "grant",
+        "locked_until_utc_ms",
+        "sequence_number",
+    )
 
     def __init__(
         self, place: Place, message: Message, body: bytes, locked_until_utc_ms: int
@@ -45,6 +57,7 @@ class Received:
         self._facts = broker_facts(
             message.sequence_number, message.enqueued_ms, message.delivery_count, message.state
         )
+        self.body = body  # as it is stored
         self._data = encode_overlaid(message, body, locked_until_utc_ms)
 
     @property

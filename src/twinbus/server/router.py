@@ -2,6 +2,7 @@
 
 GET   /, /health, /metrics            the server itself (reports.py)
 …     /$faults…                       what goes wrong on purpose (fault_requests.py)
+GET   /$meter                         what is to be billed (meter_requests.py)
 GET   /$servicebus/websocket          AMQP over WebSockets (websocket.py)
 …     /{entity}/messages…             messages (rest.py)
 …     everything else                 entities (atom.py)
@@ -10,6 +11,7 @@ GET   /$servicebus/websocket          AMQP over WebSockets (websocket.py)
 from twinbus.server.fault_requests import is_about_faults
 from twinbus.server.http import Request, Response
 from twinbus.server.http import Router as Answerer
+from twinbus.server.meter_requests import is_about_meter
 from twinbus.server.reports import is_about_server
 from twinbus.server.rest import RestRouter, is_about_messages
 from twinbus.server.websocket import answer_handshake, is_websocket_path
@@ -19,12 +21,18 @@ class Router:
     """Looks at a request and gives it to whoever answers it."""
 
     def __init__(
-        self, messages: RestRouter, entities: Answerer, reports: Answerer, faults: Answerer
+        self,
+        messages: RestRouter,
+        entities: Answerer,
+        reports: Answerer,
+        faults: Answerer,
+        meter: Answerer,
     ) -> None:
         self._messages = messages
         self._entities = entities
         self._reports = reports
         self._faults = faults
+        self._meter = meter
 
     async def answer(self, request: Request) -> Response:
         segments = request.segments()
@@ -34,6 +42,8 @@ class Router:
             return await self._reports.answer(request)
         if is_about_faults(segments):
             return await self._faults.answer(request)
+        if is_about_meter(segments):
+            return await self._meter.answer(request)
         if is_about_messages(request.method, segments):
             return await self._messages.answer(request)
         return await self._entities.answer(request)

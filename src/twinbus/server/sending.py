@@ -15,7 +15,7 @@ from twinbus.amqp.message_id import (
 from twinbus.amqp.plain import BATCH_FORMAT, split_batch
 from twinbus.amqp.types import Symbol
 from twinbus.entities.commands import Reply, Send
-from twinbus.entities.message import NEVER_MS, NewMessage
+from twinbus.entities.message import NEVER_MS, Mark, NewMessage
 from twinbus.errors import (
     ArgumentInvalid,
     EntityNotFound,
@@ -28,8 +28,9 @@ from twinbus.errors import (
 )
 from twinbus.gateway.addresses import Address, parse_address
 from twinbus.gateway.directory import Entity
+from twinbus.gateway.meter import measure
 from twinbus.gateway.partitioned import deal
-from twinbus.limits import PROPERTY_SIZE_BYTES_MAX
+from twinbus.limits import PING_SIZE_BYTES_MAX, PRODUCER_KEY_CHARS_MAX, PROPERTY_SIZE_BYTES_MAX
 from twinbus.server.coordinator import add_to_transaction, fail_transaction
 from twinbus.server.message_limits import (
     IDS_CHARS_MAX,
@@ -44,8 +45,13 @@ if TYPE_CHECKING:
 
 SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
 PARTITION_KEY: Final = "x-opt-partition-key"
+PRODUCER_KEY: Final = "x-opt-twinbus-producer-key"  # a delivery annotation: "<producer>/<number>"
+PING_TYPE: Final = "application/vnd.ms-servicebus-ping"  # content type of a ping
 TRANSFER_DESTINATION: Final = Symbol("com.microsoft:transfer-destination-address")
 _LIST8: Final = 0xC0
+_PING_BYTES: Final = PING_TYPE.encode()
+_PING: Final = Mark("", 0, True)
+_NUMBER_DIGITS_MAX: Final = 18  # more would not fit into 63 bits
 
 
 def new_message(
@@ -79,7 +85,12 @@ def new_message(
     if needs_keys:
         message.message_id = new_id.decode() or id_text(scanned.message_id())
         message.session_id = scanned.group_id()
-    if len(data) > PROPERTY_SIZE_BYTES_MAX:
+    if scanned.delivery_annotations:
+        _read_producer_key(scanned, message)
+    if len(data) <= PING_SIZE_BYTES_MAX:
+        if _PING_BYTES in data and scanned.content_type() == PING_TYPE:
+            message.mark = _PING
+    elif len(data) > PROPERTY_SIZE_BYTES_MAX:
         check_properties_size(scanned)
     return message
 
@@ -92,6 +103,28 @@ def _read_annotations(scanned: Scanned, message: NewMessage) -> None:
     if isinstance(partition_key, str):
         check_partition_key(scanned, partition_key)
         message.partition_key = str(partition_key)
+
+
+def _read_producer_key(scanned: Scanned, message: NewMessage) -> None:
+    """The number that the producer has given the message, if it numbers them."""
+    key = scanned.delivery_annotation(PRODUCER_KEY)
+    if key is None:
+        return
+    if not isinstance(key, str):
+        raise ArgumentInvalid("The producer key must be a text: '<producer>/<number>'.")
+    if len(key) > PRODUCER_KEY_CHARS_MAX:
+        raise ArgumentInvalid(
+            f"The producer key has {len(key)} characters; {PRODUCER_KEY_CHARS_MAX} are allowed."
+        )
+    producer, _, digits = key.rpartition("/")
+    is_number = digits.isascii() and digits.isdecimal() and len(digits) <= _NUMBER_DIGITS_MAX
+    number = int(digits) if is_number else 0
+    if not producer or number == 0:
+        raise ArgumentInvalid(
+            f"The producer key '{key[:64]}' is not of the form '<producer>/<number>' with a "
+            "number from 1 on."
+        )
+    message.mark = Mark(producer, number)
 
 
 def id_text(message_id: object) -> str:
@@ -122,6 +155,7 @@ class SendingLink:
         self._entity = entity
         self._entity_id = entity.entity_id
         self._metrics = entity.metrics
+        self._meter = endpoint.namespace.meter_of(entity)
         self._latency = endpoint.namespace.gateway.metrics.send_latency
         self.path = address.path
         self.right = "Send"
@@ -240,7 +274,10 @@ class SendingLink:
         if error is None:
             settle_ranges(self._link, ids, ACCEPTED)
             self._metrics.answered(None)
-            self._metrics.sent(len(command.messages), _size_of(command.messages))
+            size, units, pings = measure(command.messages)
+            count = len(command.messages) - pings
+            self._metrics.sent(count, size)
+            self._meter.sent(count, units, pings)
         elif len(ids) == 1 or isinstance(error, EntityNotFound | Unavailable | ServerBusy):
             settle_ranges(self._link, ids, refused(error))
             self._metrics.answered(error)
@@ -255,13 +292,6 @@ class SendingLink:
 
     def closed(self) -> None:
         """Nothing to give back: what was sent is on its way."""
-
-
-def _size_of(messages: list[NewMessage]) -> int:
-    size = 0
-    for message in messages:
-        size += len(message.body)
-    return size
 
 
 def _sendable(endpoint: "AmqpEndpoint", address: Address) -> Entity:

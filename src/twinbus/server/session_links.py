@@ -17,7 +17,7 @@ from twinbus.amqp.types import Described, Symbol
 from twinbus.broker.links import Accepting
 from twinbus.entities.facts import MAIN
 from twinbus.entities.sessions import SessionLock
-from twinbus.errors import ArgumentInvalid, InvalidOperation, ServiceError
+from twinbus.errors import ArgumentInvalid, InvalidOperation, OperationTimeout, ServiceError
 from twinbus.gateway.addresses import Address
 from twinbus.limits import (
     ACCEPT_SESSION_MS_DEFAULT,
@@ -112,7 +112,9 @@ class AcceptingLink:
         self._receive_mode = receive_mode
         self._asked = asked
         self._gateway = endpoint.namespace.gateway
-        self._entity_id = endpoint.namespace.find_entity(address.name).entity_id
+        entity = endpoint.namespace.find_entity(address.name)
+        self._entity_id = entity.entity_id
+        self._meter = endpoint.namespace.meter_of(entity)
         self.path = address.path
         self.right = "Listen"
         self._is_attaching = True
@@ -127,10 +129,13 @@ class AcceptingLink:
             self.result = self._receive(result)
         else:
             self.result = result
+            if isinstance(result, OperationTimeout):
+                self._meter.received_nothing()
         if self._is_attaching:
             return  # whoever attaches takes the result from here
         if isinstance(self.result, ReceivingLink):
             self._link.context = self.result
+            self.result.watch.flowed(self._link.link_credit, self._link.drain)
             self.result.credit_changed()
             self._endpoint.flush_soon()
         else:
@@ -158,6 +163,8 @@ class AcceptingLink:
 
     def closed(self) -> None:
         """The client has given up."""
+        if self.result is None:
+            self._meter.received_nothing()
         self._accepting.cancel()
 
 

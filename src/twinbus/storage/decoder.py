@@ -10,6 +10,7 @@ from twinbus.entities.duplicates import DIGEST_SIZE, ENTRY_SIZE
 from twinbus.entities.facts import (
     DEAD_LETTER,
     Activated,
+    Arrived,
     Carried,
     DeadLettered,
     EntityCreated,
@@ -30,6 +31,7 @@ from twinbus.errors import LogDamaged
 from twinbus.storage.records import (
     ACTIVATED,
     ACTIVATION,
+    ARRIVED,
     CARRIED,
     COUNTERS,
     DEAD_LETTERED,
@@ -124,10 +126,11 @@ class Decoder:
         if kind == FANNED_OUT:
             return self._fanned_out(entity_id, count)
         if kind == CARRIED:
-            length: int = ID.unpack_from(data, self._at)[0]
-            self._at += ID.size
-            producer = self._bytes(length).decode()
-            return Carried(entity_id, producer, self._numbers(count))
+            carrier = self._name()
+            return Carried(entity_id, carrier, self._numbers(count))
+        if kind == ARRIVED:
+            producer = self._name()
+            return Arrived(entity_id, producer, self._bounds(count))
         if count != 1:
             raise self._damaged(start, f"record of kind {kind} occurs {count} times at once")
         return self._rare(kind, subqueue, entity_id, start)
@@ -244,6 +247,20 @@ class Decoder:
         numbers = struct.unpack_from(f"<{count}Q", self._data, self._at)
         self._at += count * NUMBER_SIZE
         return list(numbers)
+
+    def _bounds(self, count: int) -> list[int]:
+        """Where runs of numbers begin and have ended; every one is above the one before."""
+        start = self._at
+        bounds = self._numbers(2 * count)
+        for at in range(1, len(bounds)):
+            if bounds[at - 1] >= bounds[at]:
+                raise self._damaged(start, "runs of numbers that are not in order")
+        return bounds
+
+    def _name(self) -> str:
+        length: int = ID.unpack_from(self._data, self._at)[0]
+        self._at += ID.size
+        return self._bytes(length).decode()
 
     def _bytes(self, length: int) -> bytes:
         start = self._at

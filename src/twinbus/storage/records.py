@@ -7,7 +7,7 @@ Every record begins with the same twelve bytes:
                | kind:B | version:B | subqueue:B | reserved:B | entity_id:I | count:I |
 
 `kind` says what follows, `version` which layout of that kind (all are 1 today), `count` how often
-the repeated part occurs.  A kind's number is never used again for something else.  Kinds 1 to 13
+the repeated part occurs.  A kind's number is never used again for something else.  Kinds 1 to 14
 are facts; 32 and up occur only in snapshots, but for 33.
 
     STORED (1)           count × ( MESSAGE, session id, overlay, body )
@@ -22,7 +22,8 @@ are facts; 32 and up occur only in snapshots, but for 33.
     IDS_SEEN (10)        seen_ms:q, count × digest:16s
     FANNED_OUT (11)      FAN, body, count × ( subscription_id:I, MESSAGE, session id, overlay )
     RESCHEDULED (12)     DELAY, overlay                      count = 1
-    CARRIED (13)         producer_length:I, producer, count × number:Q
+    CARRIED (13)         carrier_length:I, carrier, count × number:Q
+    ARRIVED (14)         producer_length:I, producer, count × ( first:Q, end:Q )
     PLACED (32)          count × ( MESSAGE, position:Q, session id, overlay )
     LAST_NUMBER (33)     sequence_number:Q                   count = 1
     COUNTERS (34)        next_grant:Q, next_entity_id:Q      count = 1
@@ -55,6 +56,7 @@ from typing import Final
 from twinbus.entities.duplicates import DIGEST_SIZE, ENTRY_SIZE
 from twinbus.entities.facts import (
     Activated,
+    Arrived,
     Carried,
     DeadLettered,
     EntityCreated,
@@ -88,6 +90,7 @@ IDS_SEEN: Final = 10
 FANNED_OUT: Final = 11
 RESCHEDULED: Final = 12
 CARRIED: Final = 13
+ARRIVED: Final = 14
 PLACED: Final = 32
 LAST_NUMBER: Final = 33
 COUNTERS: Final = 34
@@ -151,7 +154,9 @@ def kept_bytes(fact: Fact) -> int:
     if isinstance(fact, SessionStateSet):
         return RECORD_SIZE + STATE.size + len(fact.session_id) + len(fact.state or b"")
     if isinstance(fact, Carried):
-        return RECORD_SIZE + ID.size + 4 * len(fact.producer) + NUMBER_SIZE * len(fact.numbers)
+        return RECORD_SIZE + ID.size + 4 * len(fact.carrier) + NUMBER_SIZE * len(fact.numbers)
+    if isinstance(fact, Arrived):  # a known producer's, as a rule, and next to what has come
+        return NUMBER_SIZE * len(fact.bounds)
     return 0
 
 
@@ -401,9 +406,14 @@ def _encode_rare(fact: Fact) -> bytes:
         return head + TIME.pack(fact.seen_ms) + fact.digests
     if isinstance(fact, Carried):
         count = len(fact.numbers)
-        producer = fact.producer.encode()
+        carrier = fact.carrier.encode()
         head = RECORD.pack(CARRIED, VERSION, 0, 0, fact.entity_id, count)
-        return head + ID.pack(len(producer)) + producer + struct.pack(f"<{count}Q", *fact.numbers)
+        return head + ID.pack(len(carrier)) + carrier + struct.pack(f"<{count}Q", *fact.numbers)
+    if isinstance(fact, Arrived):
+        count = len(fact.bounds)
+        producer = fact.producer.encode()
+        head = RECORD.pack(ARRIVED, VERSION, 0, 0, fact.entity_id, count // 2)
+        return head + ID.pack(len(producer)) + producer + struct.pack(f"<{count}Q", *fact.bounds)
     return _encode_store_fact(fact)
 
 

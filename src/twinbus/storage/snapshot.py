@@ -2,10 +2,10 @@
 
 A snapshot is a file of frames like a segment of the log (`log.py`), named `NNNNNNNNNN.snapshot`:
 entity by entity its description, its last sequence number, where its messages stand, the ids it
-remembers against duplicates, the states of its sessions and the numbers that have been carried into
-it from other stores; then the store's counters and a SEAL.  Entities come in the order of their
-numbers, rules among them, so that whoever belongs to another comes after it.  Its header says where
-in the log replaying begins.
+remembers against duplicates, the states of its sessions, the numbers that have been carried into it
+from other stores and those that have come from producers; then the store's counters and a SEAL.
+Entities come in the order of their numbers, rules among them, so that whoever belongs to another
+comes after it.  Its header says where in the log replaying begins.
 
 It is taken while the broker works, in slices: one is captured on the loop thread, then written by
 the maintenance thread.  So it is fuzzy: a slice may be newer than the one before it.  That is
@@ -29,6 +29,7 @@ from typing import Final
 from twinbus.entities.facts import (
     MAIN,
     TRANSFER_DEAD_LETTER,
+    Arrived,
     Carried,
     EntityCreated,
     LastNumber,
@@ -55,6 +56,7 @@ _ITSELF: Final = -1
 _IDS: Final = 3
 _STATES: Final = 4
 _CARRIED: Final = 5
+_ARRIVED: Final = 6
 
 
 def snapshot_name(number: int) -> str:
@@ -108,6 +110,7 @@ class Capture:
         self._last = -1
         self._states: list[tuple[str, bytes, int]] = []  # of the entity whose turn it is
         self._carried: list[tuple[str, list[int]]] = []  # likewise
+        self._producers: list[str] = []  # likewise
         self._before = place.position()
         self.place = place
         self.census = Census()
@@ -146,6 +149,7 @@ class Capture:
                 size += self._keep_ids(queue, parts)
                 size += self._keep_states(queue, size, parts)
                 size += self._keep_carried(queue, size, parts)
+                size += self._keep_arrivals(queue, size, parts)
                 budget -= ENTITY_COST
         return parts
 
@@ -201,14 +205,33 @@ class Capture:
         return written
 
     def _keep_carried(self, queue: Queue, size: int, parts: list[bytes]) -> int:
-        """Numbers that were carried into the entity, producer by producer, as of one moment."""
+        """Numbers that were carried into the entity, carrier by carrier, as of one moment."""
         if self._part != _CARRIED:
             return 0
         written = 0
         count = len(self._carried)
         while self._number < count and size + written < SLICE_BYTES_MAX:
-            producer, numbers = self._carried[self._number]
-            written += encode(Carried(queue.entity_id, producer, numbers), parts, 0)
+            carrier, numbers = self._carried[self._number]
+            written += encode(Carried(queue.entity_id, carrier, numbers), parts, 0)
+            self._number += 1
+        if self._number >= count:
+            self._next_part()
+            if queue.arrivals is not None:
+                self._producers = queue.arrivals.producers()
+        self.census.kept_bytes += written
+        return written
+
+    def _keep_arrivals(self, queue: Queue, size: int, parts: list[bytes]) -> int:
+        """Numbers that have come, producer by producer; newer ones than at first do no harm."""
+        if self._part != _ARRIVED:
+            return 0
+        written = 0
+        count = len(self._producers)
+        while self._number < count and size + written < SLICE_BYTES_MAX:
+            producer = self._producers[self._number]
+            bounds = [] if queue.arrivals is None else queue.arrivals.bounds_of(producer)
+            if bounds:  # else it was forgotten meanwhile
+                written += encode(Arrived(queue.entity_id, producer, bounds), parts, 0)
             self._number += 1
         if self._number >= count:
             self._next_entity()
@@ -266,6 +289,7 @@ class Capture:
         self._last = -1
         self._states = []
         self._carried = []
+        self._producers = []
 
 
 class SnapshotFile:

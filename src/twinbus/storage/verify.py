@@ -62,7 +62,8 @@ class EntityReport:
     rules: int = 0
     ids: int = 0  # that duplicate detection remembers
     session_states: int = 0
-    producers: int = 0  # in other stores, of which it remembers what they have carried over
+    carriers: int = 0  # in other stores, of which it remembers what they have carried over
+    producers: int = 0  # that number their messages, of which it remembers what has come
 
     def __str__(self) -> str:
         text = (
@@ -74,6 +75,7 @@ class EntityReport:
             ("rules", self.rules),
             ("remembered ids", self.ids),
             ("session states", self.session_states),
+            ("carriers", self.carriers),
             ("producers", self.producers),
         ):
             if count:
@@ -193,6 +195,7 @@ def _entities(found: Recovered) -> list[EntityReport]:
                 0 if queue.history is None else queue.history.count,
                 len(queue.session_states()) if isinstance(queue, SessionQueue) else 0,
                 0 if queue.carried is None else len(queue.carried.all()),
+                0 if queue.arrivals is None else len(queue.arrivals.producers()),
             )
         )
     return sorted(reports, key=_name_of)

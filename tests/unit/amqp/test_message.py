@@ -70,6 +70,8 @@ def check_whole(scanned: Scanned) -> None:
     assert scanned.annotation("x-opt-partition-key") == "pk"
     assert scanned.annotation("x-opt-partition-id") is None
     assert scanned.annotation("pk") is None  # a value, not a name
+    assert scanned.delivery_annotation("x-opt-trace") == "t"
+    assert scanned.delivery_annotation("t") is None
     assert scanned.message_id() == "id-1"
     assert scanned.group_id() is None
     assert scanned.content_type() is None
@@ -87,6 +89,8 @@ def test_delivery_annotations_last_as_the_sdk_sends_them() -> None:
     annotated = AmqpAnnotatedMessage(data_body=[b"a", b"b"], delivery_annotations={"d": 1})
     bare = section(DATA, b"a") + section(DATA, b"b")
     assert scan(sdk_bytes(annotated)).bare == bare
+    assert scan(sdk_bytes(annotated)).delivery_annotation("d") == 1
+    assert scan(bare).delivery_annotation("d") is None
     assert scan(WHOLE[DELIVERY_ANNOTATIONS] + bare).bare == bare
 
 

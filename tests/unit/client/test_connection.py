@@ -252,8 +252,7 @@ async def test_links_of_a_connection_that_has_died_are_refused_by_its_error() ->
     async with a_bus() as (bus, dial), await dial() as connection:
         bus.connection.close()  # as a server that is told to end just after it has let us in
         bus.flush()
-        while connection.error is None:
-            await asyncio.sleep(0)
+        await connection._ended
         with pytest.raises(ConnectionLost):
             await connection.open_sender("q")
         with pytest.raises(ConnectionLost):

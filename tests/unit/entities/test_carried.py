@@ -17,11 +17,11 @@ from twinbus.entities.message import NewMessage, Overlay
 from twinbus.entities.queue import Grants
 from twinbus.entities.topic import Topic
 from twinbus.errors import EntityDisabled, InvalidOperation, QuotaExceeded
-from twinbus.limits import CARRIED_NUMBERS_MAX, CARRIED_PRODUCERS_MAX
+from twinbus.limits import CARRIED_NUMBERS_MAX, CARRIERS_MAX
 
 
 def carried(
-    *numbers: int, producer: str = "orders", completed: tuple[int, ...] = (), size: int = 0
+    *numbers: int, carrier: str = "orders", completed: tuple[int, ...] = (), size: int = 0
 ) -> Send:
     """A send of messages that have these numbers at home."""
     bodies = [b"%d" % number + bytes(size) for number in numbers]
@@ -31,9 +31,9 @@ def carried(
         for body, message_id in zip(bodies, ids, strict=True)
     ]
     send = Send(7, messages)
-    send.producer = producer
-    send.producer_numbers = list(numbers)
-    send.producer_completed = list(completed)
+    send.carrier = carrier
+    send.carrier_numbers = list(numbers)
+    send.carrier_completed = list(completed)
     return send
 
 
@@ -41,9 +41,9 @@ def bodies(scene: Scene) -> list[bytes | None]:
     return [message.body for message in scene.queue.messages_from(MAIN, 1, 1_000)]
 
 
-def remembered(scene: Scene, producer: str = "orders") -> list[int]:
+def remembered(scene: Scene, carrier: str = "orders") -> list[int]:
     assert scene.queue.carried is not None
-    return scene.queue.carried.of(producer)
+    return scene.queue.carried.of(carrier)
 
 
 def test_a_repeat_is_dropped_and_the_rest_stored() -> None:
@@ -62,7 +62,7 @@ def test_messages_and_numbers_are_one_fact() -> None:
     stored, mark = fact.facts
     assert isinstance(stored, Stored)
     assert isinstance(mark, Carried)
-    assert (mark.producer, mark.numbers) == ("orders", [11, 12])
+    assert (mark.carrier, mark.numbers) == ("orders", [11, 12])
 
 
 def test_a_send_with_nothing_new_is_stated_too() -> None:
@@ -84,11 +84,11 @@ def test_numbers_are_remembered_until_they_are_completed() -> None:
     assert remembered(scene) == [9, 3, 4]
 
 
-def test_producers_are_told_apart() -> None:
+def test_carriers_are_told_apart() -> None:
     scene = Scene()
-    assert scene.queue.send_carried(carried(1, producer="a"), scene.now) == [1]
-    assert scene.queue.send_carried(carried(1, producer="b"), scene.now) == [2]
-    assert scene.queue.send_carried(carried(1, producer="a"), scene.now) == [0]
+    assert scene.queue.send_carried(carried(1, carrier="a"), scene.now) == [1]
+    assert scene.queue.send_carried(carried(1, carrier="b"), scene.now) == [2]
+    assert scene.queue.send_carried(carried(1, carrier="a"), scene.now) == [0]
 
 
 def test_numbers_survive_a_crash_with_their_messages_or_not_at_all() -> None:
@@ -130,7 +130,7 @@ def test_what_a_journal_brings_was_acknowledged_and_is_let_in() -> None:
     """A-3: nobody is there any more to be refused."""
     scene = Scene(QueueDescription(max_size_megabytes=1))
     scene.queue.update(QueueDescription(max_size_megabytes=1, status=SEND_DISABLED))
-    send = carried(1, 2, 3, size=1 << 19, producer=JOURNAL + "0")
+    send = carried(1, 2, 3, size=1 << 19, carrier=JOURNAL + "0")
     assert scene.queue.send_carried(send, scene.now) == [1, 2, 3]
     with pytest.raises(EntityDisabled):
         scene.queue.send([NewMessage(b"")], scene.now)
@@ -165,14 +165,14 @@ class _NoCodec:
     new_id = None
 
 
-def test_only_so_many_producers_and_numbers_are_remembered() -> None:
+def test_only_so_many_carriers_and_numbers_are_remembered() -> None:
     numbers = CarriedNumbers()
-    for producer in range(CARRIED_PRODUCERS_MAX + 1):
-        numbers.remember(str(producer), [1])
-        numbers.remember("busy", [producer])
+    for carrier in range(CARRIERS_MAX + 1):
+        numbers.remember(str(carrier), [1])
+        numbers.remember("busy", [carrier])
     assert numbers.of("0") == []
     assert numbers.of("2") == [1]
-    assert numbers.of("busy") == [CARRIED_PRODUCERS_MAX]
+    assert numbers.of("busy") == [CARRIERS_MAX]
     many = list(range(CARRIED_NUMBERS_MAX))
     numbers.remember("many", many)
     assert numbers.with_these("many", [-1], []) == [*many[1:], -1]

@@ -153,7 +153,7 @@ def test_what_they_are_told(faults: Faults, world: World) -> None:  # A-2
 def test_what_the_bus_carries_itself_is_not_refused(faults: Faults, world: World) -> None:
     faults.add(Wanted("refuse-sends"), NOW)
     carried = Send(1, [])
-    carried.producer = "a queue"
+    carried.carrier = "a queue"
     assert not refused(faults, carried, world.orders)
     assert refused(faults, SEND, world.orders)
 

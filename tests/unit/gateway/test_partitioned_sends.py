@@ -225,12 +225,12 @@ def test_what_is_carried_over_stays_with_its_partition() -> None:
     queue = bus.create()
     bus.diverts = True
     send = Send(0, [new(b"x")])
-    send.producer, send.producer_numbers, send.partition = "journal", [1], 1
+    send.carrier, send.carrier_numbers, send.partition = "journal", [1], 1
     bus.sims[1].health = DOWN
     assert isinstance(bus.ask(queue, send).error, Unavailable)
     assert bus.diverted == []
     other = Send(0, [new(b"y")])
-    other.producer, other.producer_numbers = "journal", [2]
+    other.carrier, other.carrier_numbers = "journal", [2]
     bus.start(queue, other)
     assert other.partition == 0
 

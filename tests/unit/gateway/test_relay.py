@@ -205,7 +205,7 @@ def test_between_plain_entities_of_one_store_no_relay_runs(scene: Scene) -> None
     scene.send(source, b"|a")
     scene.settle_down()
     assert scene.arrived(target) == [b"|a"]
-    assert not any(isinstance(c, Send) and c.producer for c in scene.stores[0].sent)
+    assert not any(isinstance(c, Send) and c.carrier for c in scene.stores[0].sent)
 
 
 def test_in_one_store_alone_partitions_take_a_relay_and_nothing_else_does() -> None:
@@ -221,7 +221,7 @@ def test_in_one_store_alone_partitions_take_a_relay_and_nothing_else_does() -> N
     assert scene.arrived(spread) == sorted(some(40))
     assert scene.arrived(plain) == sorted(some(40))
     assert _reasons(scene, to_nobody) == ["EntityNotFound"] * 40
-    targets = {c.entity_id for c in scene.stores[0].sent if isinstance(c, Send) and c.producer}
+    targets = {c.entity_id for c in scene.stores[0].sent if isinstance(c, Send) and c.carrier}
     assert targets <= {part.entity_id for part in spread.parts}
 
 
@@ -516,8 +516,8 @@ def test_the_numbers_remembered_stay_few(scene: Scene) -> None:
         scene.settle_down()
     carried = scene.stores[1].queue("there").carried
     assert carried is not None
-    ((producer, numbers),) = carried.all()
-    assert producer.startswith("here@")
+    ((carrier, numbers),) = carried.all()
+    assert carrier.startswith("here@")
     assert len(numbers) <= 128
     assert all(a < b for a, b in pairwise(numbers))
     assert len(scene.arrived(target)) == 1_000

@@ -36,7 +36,7 @@ from twinbus.entities.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from twinbus.entities.message import NEVER_MS, Message, NewMessage, Overlay
+from twinbus.entities.message import NEVER_MS, Mark, Message, NewMessage, Overlay
 from twinbus.entities.rules import RuleDescription
 from twinbus.errors import ServiceError
 
@@ -102,6 +102,7 @@ def new_messages(draw: st.DrawFn) -> NewMessage:
         message.session_id = draw(texts_or_none)
         message.partition_key = draw(texts_or_none)
         message.overlay = draw(st.none() | overlays)
+        message.mark = draw(st.none() | st.builds(Mark, texts, numbers, st.booleans()))
     return message
 
 
@@ -158,8 +159,8 @@ def selections(draw: st.DrawFn) -> Selection:
 def sends(draw: st.DrawFn) -> Send:
     send = Send(draw(numbers), draw(st.lists(new_messages(), max_size=4)))
     if draw(st.booleans()):
-        send.producer = draw(st.text(min_size=1, max_size=9))
-        send.producer_numbers = draw(st.lists(numbers, max_size=4))
+        send.carrier = draw(st.text(min_size=1, max_size=9))
+        send.carrier_numbers = draw(st.lists(numbers, max_size=4))
     return send
 
 

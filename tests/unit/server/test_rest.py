@@ -33,7 +33,8 @@ class Others:
 
 def route(access: Nobody) -> Router:
     messages = RestRouter(access, None)  # type: ignore[arg-type]
-    return Router(messages, Others(b"entities"), Others(b"reports"), Others(b"faults"))
+    others = [Others(name) for name in (b"entities", b"reports", b"faults", b"meter")]
+    return Router(messages, *others)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +95,7 @@ async def test_the_rest_goes_elsewhere() -> None:
         ("/health", 200, b"reports"),
         ("/metrics", 200, b"reports"),
         ("/$faults", 200, b"faults"),
+        ("/$meter", 200, b"meter"),
         ("/", 200, b"reports"),
         ("/$servicebus/websocket", 426, b"WebSockets"),
         ("/$servicebus/websocket/", 426, b"WebSockets"),

@@ -28,7 +28,8 @@ class Scene:
         self.broker = self.harness.broker
         self.queue = self.harness.create_queue("q")
         gateway = self.harness.gateway
-        self.place = Place(gateway, gateway.directory.names["q"], parse_address("q"))
+        meter = gateway.meter.of("twinbus", "q")
+        self.place = Place(gateway, gateway.directory.names["q"], parse_address("q"), meter)
 
     def send(self, body: bytes) -> None:
         data = encode_message(data_section(body))

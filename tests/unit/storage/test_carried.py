@@ -10,11 +10,11 @@ from twinbus.storage.verify import verify
 from twinbus.testing import SimDisk
 
 
-def carry(scene: Scene, producer: str, *numbers: int) -> list[int]:
+def carry(scene: Scene, carrier: str, *numbers: int) -> list[int]:
     """Carry messages over from another store, durably."""
     send = Send(scene.queue.entity_id, [NewMessage(b"%d" % number) for number in numbers])
-    send.producer = producer
-    send.producer_numbers = list(numbers)
+    send.carrier = carrier
+    send.carrier_numbers = list(numbers)
     given = scene.queue.send_carried(send, scene.now)
     scene.commit()
     return given
@@ -31,8 +31,8 @@ def test_a_restart_remembers_what_was_carried() -> None:
 def test_messages_and_numbers_are_in_one_frame() -> None:
     scene = Scene(SimDisk())
     send = Send(scene.queue.entity_id, [NewMessage(bytes(5_000)), NewMessage(bytes(5_000))])
-    send.producer = "far"
-    send.producer_numbers = [1, 2]
+    send.carrier = "far"
+    send.carrier_numbers = [1, 2]
     scene.work()
     scene.send(bytes(6_000))  # the segment has room for the one message, not for both
     scene.queue.send_carried(send, scene.now)
@@ -52,16 +52,16 @@ def test_a_snapshot_and_the_segments_that_it_lets_go_keep_them() -> None:
     assert found.queue.carried.all() == [("first", [5, 6]), ("zweiter · 二", [5])]
     found.store.close()
     assert isinstance(found.disk, SimDisk)
-    assert "producers 2" in str(verify(found.disk.restarted()))
+    assert "carriers 2" in str(verify(found.disk.restarted()))
 
 
-def test_the_numbers_of_many_producers_are_written_in_slices() -> None:
+def test_the_numbers_of_many_carriers_are_written_in_slices() -> None:
     scene = Scene(SimDisk(), segment_size=8 << 20)
     expected = []
-    for producer in range(SLICE_BYTES_MAX // 4_000):
-        numbers = list(range(producer, producer + 600))
-        scene.queue.replay(_carried(scene, f"producer {producer}", numbers), scene.now)
-        expected.append((f"producer {producer}", numbers))
+    for carrier in range(SLICE_BYTES_MAX // 4_000):
+        numbers = list(range(carrier, carrier + 600))
+        scene.queue.replay(_carried(scene, f"carrier {carrier}", numbers), scene.now)
+        expected.append((f"carrier {carrier}", numbers))
     while not numbered(scene.disk.names(), ".snapshot"):
         scene.send(bytes(1_000_000))
         scene.complete(1)
@@ -71,7 +71,7 @@ def test_the_numbers_of_many_producers_are_written_in_slices() -> None:
     assert found.queue.carried.all() == expected
 
 
-def _carried(scene: Scene, producer: str, numbers: list[int]) -> Carried:
-    fact = Carried(scene.queue.entity_id, producer, numbers)
+def _carried(scene: Scene, carrier: str, numbers: list[int]) -> Carried:
+    fact = Carried(scene.queue.entity_id, carrier, numbers)
     scene.store.facts.append(fact)
     return fact

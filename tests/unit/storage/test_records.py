@@ -15,6 +15,7 @@ import twinbus.storage.records as records_module
 from twinbus.entities.facts import (
     DEAD_LETTER,
     Activated,
+    Arrived,
     Carried,
     DeadLettered,
     EntityCreated,
@@ -89,6 +90,9 @@ entries = st.integers(1, 5).flatmap(
     lambda count: st.binary(min_size=22 * count, max_size=22 * count)
 )
 some_numbers = st.lists(numbers, min_size=1, max_size=9)
+some_bounds = st.lists(numbers, min_size=2, max_size=8, unique=True).map(
+    lambda found: sorted(found)[: len(found) // 2 * 2]
+)
 some_messages = st.lists(messages(), min_size=1, max_size=5)
 facts = st.one_of(
     st.builds(Stored, ids, subqueues, some_messages),
@@ -106,6 +110,7 @@ facts = st.one_of(
     st.builds(IdsKept, ids, entries),
     st.builds(Rescheduled, ids, numbers, counts, times, st.none() | overlays),
     st.builds(Carried, ids, short_text, some_numbers),
+    st.builds(Arrived, ids, short_text, some_bounds),
     fanned_out(),
 )
 
@@ -217,7 +222,7 @@ def test_a_count_is_not_believed_without_its_bytes(count: int) -> None:
 
 
 def test_unknown_kinds_and_versions_are_refused() -> None:
-    for kind in (0, 14, 31, 36, 255):
+    for kind in (0, 15, 31, 36, 255):
         with pytest.raises(LogDamaged, match="kind"):
             decoded(records_module.RECORD.pack(kind, 1, 0, 0, 1, 1))
     with pytest.raises(LogDamaged, match="head"):
