@@ -41,3 +41,15 @@ class BacklogMessageSizeExceededError(PairingError, MessageSizeExceededError):
         self.size_bytes = size_bytes
         self.rewritten_bytes = rewritten_bytes
         self.limit_bytes = limit_bytes
+
+
+class UnrestorableMessageError(PairingError):
+    """A message of a backlog queue cannot be given back its form; `reason` goes on its dead letter.
+
+    `reason` is one word for programs, `description` says to a person what is wrong.
+    """
+
+    def __init__(self, reason: str, description: str) -> None:
+        super().__init__(f"{reason}: {description}")
+        self.reason = reason
+        self.description = description

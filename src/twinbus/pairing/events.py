@@ -66,9 +66,9 @@ class SyphonProgress:
 
 @dataclass(frozen=True, slots=True)
 class SyphonResting:
-    """A destination does not take messages; it is tried again after `rest_s`."""
+    """A destination takes no messages, or a backlog queue gives none: it rests for `rest_s`."""
 
-    path: str
+    path: str  # of the destination or of the backlog queue
     error: BaseException
     rest_s: float
 

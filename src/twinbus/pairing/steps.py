@@ -9,7 +9,7 @@ SDK and sends back what came of it, or throws the error that the SDK raised:
 So what happens in which case is written once, and a simulation can be the shell as well.
 """
 
-import datetime
+import datetime as dt
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
@@ -33,13 +33,16 @@ class ScheduleOnPrimary:
     """Outcome: list of sequence numbers."""
 
     outgoing: Any
-    time_utc: datetime.datetime
+    time_utc: dt.datetime
     timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class SendToBacklog:
-    """Rewritten messages, few enough for one batch of this queue."""
+    """Rewritten messages, few enough for one batch of this queue.
+
+    A single one is sent as a message of its own: a batch around it might make it too large.
+    """
 
     queue: str
     messages: list[AmqpAnnotatedMessage]

@@ -1,0 +1,361 @@
+"""Two blocking SDK clients as one: `pair_namespace` and the client it gives.
+
+Everything is set up when `pair_namespace` returns, or what went wrong is raised and whatever was
+opened is closed again (P-1).  The primary is not asked: a pair can be made while it is down.
+"""
+
+import datetime as dt
+import random
+import secrets
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Final, Self
+from weakref import WeakSet
+
+from azure.core.paging import ItemPaged
+from azure.servicebus import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
+
+from twinbus.clock import SystemClock, monotonic_s
+from twinbus.pairing._audience import Audience, Callback, Reader
+from twinbus.pairing._background import Background
+from twinbus.pairing._sender import PairedSender
+from twinbus.pairing._setup import find_backlog_queues, open_secondary
+from twinbus.pairing._steady import Closing, SteadySender
+from twinbus.pairing._syphon import BlockingSyphon
+from twinbus.pairing.core import Pairing, Settings
+from twinbus.pairing.coupling import Coupling, Side
+from twinbus.pairing.events import PairingStatus
+from twinbus.pairing.options import (
+    SendAvailabilityPairedNamespaceOptions,
+    is_same_namespace,
+    primary_name_of,
+)
+from twinbus.pairing.syphon import Syphon
+
+SETUP_S_MAX: Final = 60.0  # for links to the secondary to open
+
+_CLOCK: Final = SystemClock()
+
+
+def pair_namespace(
+    primary: ServiceBusClient | str, options: SendAvailabilityPairedNamespaceOptions
+) -> "PairedServiceBusClient":
+    """Pair the primary namespace (its client, or its connection string) with a secondary.
+
+    Raises `ValueError` for a namespace that is paired with itself, and what the SDK raises if the
+    secondary cannot be reached, refuses the credential or cannot make the backlog queues.
+    """
+    _check_kinds(primary, options)
+    with ExitStack() as opened:
+        if isinstance(primary, str):
+            primary = ServiceBusClient.from_connection_string(primary)
+            opened.callback(primary.close)
+        manager, secondary = open_secondary(options, opened)
+        names = (primary.fully_qualified_namespace, secondary.fully_qualified_namespace)
+        if is_same_namespace(*names):
+            raise ValueError(f"{names[0]} cannot be paired with itself.")
+        primary_name = options.primary_name or primary_name_of(names[0])
+        queues = find_backlog_queues(manager, primary_name, options.backlog_queue_count)
+        options.backlog_queue_count = len(queues)
+        paired = PairedServiceBusClient(primary, secondary, options, queues)
+        paired._start()  # noqa: SLF001 - there is no other way to make one
+        opened.pop_all()
+        if options.connection_string is not None:
+            manager.close()  # it has done its work
+        return paired
+
+
+class PairedServiceBusClient:
+    """Senders that outlive the primary, and the primary's own receivers.
+
+    Made by `pair_namespace`.  Closing it closes both SDK clients, also those that it was given.
+    """
+
+    def __init__(
+        self,
+        primary: ServiceBusClient,
+        secondary: ServiceBusClient,
+        options: SendAvailabilityPairedNamespaceOptions,
+        queues: list[str],
+    ) -> None:
+        self.primary = primary
+        self.secondary = secondary
+        self.options = options
+        self.fully_qualified_namespace = primary.fully_qualified_namespace
+        settings = Settings.of(
+            options, primary.fully_qualified_namespace, secondary.fully_qualified_namespace
+        )
+        chance = random.Random(secrets.randbits(128))  # noqa: S311 - seeded by the system
+        self._pairing = Pairing(settings, queues, chance, monotonic_s)
+        self._queues = queues
+        self._lock = threading.Lock()
+        self._audience = Audience()
+        self._closing = Closing()
+        self._coupling = Coupling()
+        self._background = Background(
+            self._pairing,
+            self._coupling,
+            self._lock,
+            self._dispatch,
+            self._ping_sender,
+            self._fault_partner,
+        )
+        self._syphon = Syphon(settings, monotonic_s, _utc_now)
+        self._threads: BlockingSyphon | None = None
+        if options.enable_syphon:
+            self._threads = BlockingSyphon(
+                self._syphon,
+                queues,
+                primary,
+                secondary,
+                self._lock,
+                self._dispatch,
+                self._closing,
+            )
+        self._senders: WeakSet[PairedSender] = WeakSet()
+        self._backlog_limit_bytes = 0
+        self._is_closed = False
+        self._closed_sides: set[Side] = set()  # whose client somebody else has closed
+        self._hooks: list[_CloseHook] = []
+
+    @classmethod
+    def from_connection_strings(
+        cls, primary: str, secondary: str, **options: Any
+    ) -> "PairedServiceBusClient":
+        """`options` are those of `SendAvailabilityPairedNamespaceOptions`."""
+        made = SendAvailabilityPairedNamespaceOptions.from_connection_string(secondary, **options)
+        return pair_namespace(primary, made)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- links -----------------------------------------------------------------------------
+
+    def get_queue_sender(self, queue_name: str, **settings: Any) -> PairedSender:
+        """Keywords are those of the SDK's `get_queue_sender`."""
+        return self._sender(self.primary.get_queue_sender, queue_name, settings)
+
+    def get_topic_sender(self, topic_name: str, **settings: Any) -> PairedSender:
+        """Keywords are those of the SDK's `get_topic_sender`."""
+        return self._sender(self.primary.get_topic_sender, topic_name, settings)
+
+    def get_queue_receiver(self, queue_name: str, **settings: Any) -> ServiceBusReceiver:
+        """The primary's own: messages are received from the primary only."""
+        return self.primary.get_queue_receiver(queue_name, **settings)
+
+    def get_subscription_receiver(
+        self, topic_name: str, subscription_name: str, **settings: Any
+    ) -> ServiceBusReceiver:
+        """The primary's own."""
+        return self.primary.get_subscription_receiver(topic_name, subscription_name, **settings)
+
+    def list_queue_sessions(self, queue_name: str, **settings: Any) -> ItemPaged[str]:
+        """The primary's own."""
+        return self.primary.list_queue_sessions(queue_name, **settings)
+
+    def list_subscription_sessions(
+        self, topic_name: str, subscription_name: str, **settings: Any
+    ) -> ItemPaged[str]:
+        """The primary's own."""
+        return self.primary.list_subscription_sessions(topic_name, subscription_name, **settings)
+
+    # --- events and control ------------------------------------------------------------------
+
+    def status(self) -> PairingStatus:
+        """How every entity and every backlog queue is, now."""
+        with self._lock:
+            held = self._syphon.held
+            counts = {
+                queue: (moved, self._syphon.dead_lettered.get(queue, 0), held.get(queue, 0))
+                for queue, moved in self._syphon.moved.items()
+            }
+            is_running = self._threads is not None and self._threads.is_running
+            return self._pairing.status(counts, running=is_running)
+
+    def force_failover(self, entity: str | None = None) -> None:
+        """Send to the backlog from now on; without a name: all entities used so far."""
+        with self._lock:
+            self._pairing.force_failover(entity)
+        self._dispatch()
+
+    def force_failback(self, entity: str | None = None) -> None:
+        """Send to the primary from now on; without a name: all entities used so far."""
+        with self._lock:
+            self._pairing.force_failback(entity)
+        self._dispatch()
+
+    def on_event(self, callback: Callback) -> None:
+        """Call it for each event from now on, in order, on one of the pair's or caller's threads.
+
+        It should return soon.  What it raises is logged.
+        """
+        self._audience.add(callback)
+
+    def events(self) -> Reader:
+        """Iterate over what happens from now on; ends when the pair is closed."""
+        return self._audience.read()
+
+    def fault(self, reason: str) -> None:
+        """End the pair: sends raise `PairFaultedError` with this reason, both clients close."""
+        with self._lock:
+            self._pairing.fault(reason)
+        self._dispatch()
+        self.close()
+
+    def close(self) -> None:
+        """Close senders, syphon and both SDK clients.  To close twice does nothing."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        self._stop()
+        for client in (self.primary, self.secondary):
+            self._closing.begin(client.close)
+        self._closing.wait()
+        self._dispatch()
+        self._audience.close()
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Open what shows whether the secondary can be used, and start the threads."""
+        try:
+            probe = SteadySender(lambda: self._backlog_sender(self._queues[0]), self._closing)
+            try:
+                self._backlog_limit_bytes = probe.batch_bytes(SETUP_S_MAX)
+            finally:
+                probe.begin_close()
+            if self._threads is not None:
+                self._threads.start(SETUP_S_MAX)
+        except BaseException:
+            self._stop()
+            raise
+        self._background.start()
+        self._hooks = [
+            _CloseHook(self.primary, lambda: self._client_closed(Side.PRIMARY)),
+            _CloseHook(self.secondary, lambda: self._client_closed(Side.SECONDARY)),
+        ]
+
+    def _stop(self) -> None:
+        """End everything of ours; the SDK's clients stay as they are."""
+        for hook in self._hooks:
+            hook.remove()
+        self._close_senders()
+        self._background.close()
+        if self._threads is not None:
+            self._threads.close()
+        self._closing.wait()
+
+    def _sender(
+        self,
+        get: Callable[..., ServiceBusSender],
+        entity: str,
+        settings: dict[str, Any],
+    ) -> PairedSender:
+        def make(client_identifier: str | None) -> ServiceBusSender:
+            if client_identifier is None:
+                return get(entity, **settings)
+            return get(entity, **{**settings, "client_identifier": client_identifier})
+
+        with self._lock:
+            self._pairing.check()
+            if self._is_closed:
+                raise ValueError("The paired client has already been closed.")
+        sender = PairedSender(
+            self._pairing,
+            self._lock,
+            self._dispatch,
+            self._closing,
+            make,
+            self._backlog_sender,
+            self._backlog_limit_bytes,
+        )
+        with self._lock:
+            self._senders.add(sender)
+        return sender
+
+    def _backlog_sender(self, queue: str) -> ServiceBusSender:
+        return self.secondary.get_queue_sender(queue)
+
+    def _ping_sender(self, entity: str) -> SteadySender:
+        # A queue's sender reaches a topic just as well: only the path counts.
+        return SteadySender(lambda: self.primary.get_queue_sender(entity), self._closing)
+
+    def _dispatch(self) -> None:
+        """Tell what has happened; called after every step, and mostly nothing has."""
+        if not (self._pairing.has_events or self._syphon.has_events):
+            return
+        with self._lock:
+            self._audience.gather(self._pairing.take_events())
+            self._audience.gather(self._syphon.take_events())
+        self._background.wake()
+        self._audience.tell()
+
+    def _client_closed(self, side: Side) -> None:
+        """Somebody is closing one of the SDK clients: what uses it has to end before."""
+        with self._lock:
+            self._coupling.closed(side, monotonic_s())
+            self._closed_sides.add(side)
+            is_over = len(self._closed_sides) == len(Side)
+        self._background.wake()
+        if is_over:
+            self.close()
+            return
+        if self._threads is not None:
+            self._threads.close()
+        if side is Side.PRIMARY:
+            self._close_senders()
+
+    def _close_senders(self) -> None:
+        with self._lock:
+            senders = list(self._senders)
+        for sender in senders:
+            sender.begin_close()
+
+    def _fault_partner(self, side: Side) -> None:
+        """One client has ended, and its partner has not followed in time (P-17)."""
+        self.fault(f"{self._coupling.reason}, so the {side.value} client was closed too")
+
+
+class _CloseHook:
+    """Notices that somebody closes an SDK client: the SDK tells nobody."""
+
+    def __init__(self, client: ServiceBusClient, closing: Callable[[], None]) -> None:
+        self._client = client
+        self._close = client.close
+        self._closing = closing
+        client.close = self  # type: ignore[method-assign]
+
+    def __call__(self) -> None:
+        self._closing()
+        self._close()
+
+    def remove(self) -> None:
+        if vars(self._client).get("close") is self:
+            del self._client.close
+
+
+def _check_kinds(primary: object, options: object) -> None:
+    if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
+        raise TypeError(
+            f"options must be SendAvailabilityPairedNamespaceOptions, not {type(options).__name__}."
+        )
+    if not isinstance(primary, str | ServiceBusClient):
+        raise TypeError(
+            "primary must be a connection string or an azure.servicebus.ServiceBusClient, not "
+            f"{type(primary).__module__}.{type(primary).__name__}."
+        )
+
+
+def _utc_now() -> dt.datetime:
+    return dt.datetime.fromtimestamp(_CLOCK.now().utc_ms / 1000, dt.UTC)

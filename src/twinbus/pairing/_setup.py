@@ -1,0 +1,81 @@
+"""Setting up a pair: clients of the secondary, and its backlog queues (P-1, P-4, P-5).
+
+Nothing here outlives the setting up, except the client that was asked for.
+"""
+
+import threading
+import time
+from contextlib import ExitStack
+from typing import Any, Final
+
+from azure.core.pipeline.transport import RequestsTransport
+from azure.servicebus import ServiceBusClient
+from azure.servicebus.management import ServiceBusAdministrationClient
+
+from twinbus.pairing._running import run
+from twinbus.pairing.backlog_queues import find_or_create
+from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from twinbus.pairing.steps import CreateQueue, ListQueues, Pause, Step
+
+# Of one request: the SDK's own patience with a server that does not answer is five minutes.
+PATIENCE: Final[dict[str, Any]] = {"connection_timeout": 60.0, "read_timeout": 60.0}
+
+
+class PlainTransport(RequestsTransport):  # type: ignore[misc]  # found at run time only
+    """HTTP without TLS, for a server whose connection string says `UseDevelopmentEmulator=true`.
+
+    The SDK's messaging client then speaks without TLS, its administration client does not.
+    """
+
+    def send(self, request: Any, **options: Any) -> Any:
+        request.url = request.url.replace("https://", "http://", 1)
+        return super().send(request, **options)
+
+
+def open_secondary(
+    options: SendAvailabilityPairedNamespaceOptions, opened: ExitStack
+) -> tuple[ServiceBusAdministrationClient, ServiceBusClient]:
+    """The options' own clients, or new ones, which are put on the stack."""
+    if options.connection_string is None:
+        manager, client = options.secondary_manager, options.secondary_client
+        if not isinstance(manager, ServiceBusAdministrationClient) or not isinstance(
+            client, ServiceBusClient
+        ):
+            raise TypeError(
+                "secondary_manager and secondary_client must be blocking clients; for those of "
+                "azure.servicebus.aio there is twinbus.pairing.aio."
+            )
+        return manager, client
+    text = options.connection_string
+    settings = dict(options.manager_options)
+    if "usedevelopmentemulator=true" in text.lower() and "transport" not in settings:
+        settings["transport"] = PlainTransport()
+    manager = ServiceBusAdministrationClient.from_connection_string(text, **settings)
+    opened.callback(manager.close)
+    client = ServiceBusClient.from_connection_string(text, **options.client_options)
+    opened.callback(client.close)
+    return manager, client
+
+
+def find_backlog_queues(
+    manager: ServiceBusAdministrationClient, primary_name: str, count: int
+) -> list[str]:
+    """Their names; all of them are there then."""
+
+    def perform(step: Step) -> Any:
+        match step:
+            case ListQueues(prefix):
+                names = [queue.name for queue in manager.list_queues(**PATIENCE)]
+                return [name for name in names if name.lower().startswith(prefix.lower())]
+            case CreateQueue(queue, settings):
+                return manager.create_queue(queue, **settings, **PATIENCE)
+            case Pause(seconds):
+                return time.sleep(seconds)
+            case _:
+                raise AssertionError(f"no step of setting up: {step}")
+
+    # There is no pair yet that anybody could share, and nothing to tell of it.
+    return run(find_or_create(primary_name, count), perform, threading.Lock(), _tell_nobody)
+
+
+def _tell_nobody() -> None: ...

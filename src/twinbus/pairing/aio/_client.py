@@ -1,0 +1,335 @@
+"""Two async SDK clients as one: `pair_namespace` and the client it gives.
+
+Everything is set up when `pair_namespace` returns, or what went wrong is raised and whatever was
+opened is closed again (P-1).  The primary is not asked: a pair can be made while it is down.
+"""
+
+import asyncio
+import datetime as dt
+import random
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Final, Self
+
+from azure.core.async_paging import AsyncItemPaged
+from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
+
+from twinbus.clock import SystemClock
+from twinbus.pairing.aio._audience import Audience, Callback, Reader
+from twinbus.pairing.aio._background import Background
+from twinbus.pairing.aio._sender import PairedSender
+from twinbus.pairing.aio._setup import find_backlog_queues, open_secondary
+from twinbus.pairing.aio._steady import Closing, SteadySender, close_in_time
+from twinbus.pairing.aio._syphon import RunningSyphon
+from twinbus.pairing.core import Pairing, Settings
+from twinbus.pairing.coupling import Coupling, Side
+from twinbus.pairing.events import PairingStatus
+from twinbus.pairing.options import (
+    SendAvailabilityPairedNamespaceOptions,
+    is_same_namespace,
+    primary_name_of,
+)
+from twinbus.pairing.syphon import Syphon
+
+SETUP_S_MAX: Final = 60.0  # for links to the secondary to open
+
+_CLOCK: Final = SystemClock()
+
+
+async def pair_namespace(
+    primary: ServiceBusClient | str, options: SendAvailabilityPairedNamespaceOptions
+) -> "PairedServiceBusClient":
+    """Pair the primary namespace (its client, or its connection string) with a secondary.
+
+    Raises `ValueError` for a namespace that is paired with itself, and what the SDK raises if the
+    secondary cannot be reached, refuses the credential or cannot make the backlog queues.
+    """
+    _check_kinds(primary, options)
+    async with AsyncExitStack() as opened:
+        if isinstance(primary, str):
+            primary = ServiceBusClient.from_connection_string(primary)
+            opened.push_async_callback(primary.close)
+        manager, secondary = open_secondary(options, opened)
+        names = (primary.fully_qualified_namespace, secondary.fully_qualified_namespace)
+        if is_same_namespace(*names):
+            raise ValueError(f"{names[0]} cannot be paired with itself.")
+        primary_name = options.primary_name or primary_name_of(names[0])
+        queues = await find_backlog_queues(manager, primary_name, options.backlog_queue_count)
+        options.backlog_queue_count = len(queues)
+        paired = PairedServiceBusClient(primary, secondary, options, queues)
+        await paired._start()  # noqa: SLF001 - there is no other way to make one
+        opened.pop_all()
+        if options.connection_string is not None:
+            await close_in_time(manager.close)  # it has done its work
+        return paired
+
+
+class PairedServiceBusClient:
+    """Senders that outlive the primary, and the primary's own receivers.
+
+    Made by `pair_namespace`.  Closing it closes both SDK clients, also those that it was given.
+    """
+
+    def __init__(
+        self,
+        primary: ServiceBusClient,
+        secondary: ServiceBusClient,
+        options: SendAvailabilityPairedNamespaceOptions,
+        queues: list[str],
+    ) -> None:
+        self.primary = primary
+        self.secondary = secondary
+        self.options = options
+        self.fully_qualified_namespace = primary.fully_qualified_namespace
+        settings = Settings.of(
+            options, primary.fully_qualified_namespace, secondary.fully_qualified_namespace
+        )
+        self._now = asyncio.get_running_loop().time
+        chance = random.Random(secrets.randbits(128))  # noqa: S311 - seeded by the system
+        self._pairing = Pairing(settings, queues, chance, self._now)
+        self._queues = queues
+        self._audience = Audience()
+        self._closing = Closing()
+        self._coupling = Coupling()
+        self._background = Background(
+            self._pairing, self._coupling, self._dispatch, self._ping_sender, self._fault_partner
+        )
+        self._syphon = Syphon(settings, self._now, _utc_now)
+        self._syphoning = RunningSyphon(
+            self._syphon, primary, secondary, self._closing, self._dispatch
+        )
+        self._senders: set[PairedSender] = set()
+        self._backlog_limit_bytes = 0
+        self._ending: asyncio.Task[None] | None = None
+        self._hooks: list[CloseHook] = []
+        self._closed_sides: set[Side] = set()
+
+    @classmethod
+    async def from_connection_strings(
+        cls, primary: str, secondary: str, **options: Any
+    ) -> "PairedServiceBusClient":
+        """`options` are those of `SendAvailabilityPairedNamespaceOptions`."""
+        made = SendAvailabilityPairedNamespaceOptions.from_connection_string(secondary, **options)
+        return await pair_namespace(primary, made)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # --- links -----------------------------------------------------------------------------
+
+    def get_queue_sender(self, queue_name: str, **settings: Any) -> PairedSender:
+        """Keywords are those of the SDK's `get_queue_sender`."""
+        return self._sender(self.primary.get_queue_sender, queue_name, settings)
+
+    def get_topic_sender(self, topic_name: str, **settings: Any) -> PairedSender:
+        """Keywords are those of the SDK's `get_topic_sender`."""
+        return self._sender(self.primary.get_topic_sender, topic_name, settings)
+
+    def get_queue_receiver(self, queue_name: str, **settings: Any) -> ServiceBusReceiver:
+        """The primary's own: messages are received from the primary only."""
+        return self.primary.get_queue_receiver(queue_name, **settings)
+
+    def get_subscription_receiver(
+        self, topic_name: str, subscription_name: str, **settings: Any
+    ) -> ServiceBusReceiver:
+        """The primary's own."""
+        return self.primary.get_subscription_receiver(topic_name, subscription_name, **settings)
+
+    def list_queue_sessions(self, queue_name: str, **settings: Any) -> AsyncItemPaged[str]:
+        """The primary's own."""
+        return self.primary.list_queue_sessions(queue_name, **settings)
+
+    def list_subscription_sessions(
+        self, topic_name: str, subscription_name: str, **settings: Any
+    ) -> AsyncItemPaged[str]:
+        """The primary's own."""
+        return self.primary.list_subscription_sessions(topic_name, subscription_name, **settings)
+
+    # --- events and control ------------------------------------------------------------------
+
+    def status(self) -> PairingStatus:
+        """How every entity and every backlog queue is, now."""
+        held = self._syphon.held
+        counts = {
+            queue: (moved, self._syphon.dead_lettered.get(queue, 0), held.get(queue, 0))
+            for queue, moved in self._syphon.moved.items()
+        }
+        return self._pairing.status(counts, running=self._syphoning.is_running)
+
+    def force_failover(self, entity: str | None = None) -> None:
+        """Send to the backlog from now on; without a name: all entities used so far."""
+        self._pairing.force_failover(entity)
+        self._dispatch()
+
+    def force_failback(self, entity: str | None = None) -> None:
+        """Send to the primary from now on; without a name: all entities used so far."""
+        self._pairing.force_failback(entity)
+        self._dispatch()
+
+    def on_event(self, callback: Callback) -> None:
+        """Call it for each event from now on, in order; what an async one gives is awaited.
+
+        A plain one should return soon.  What it raises is logged.
+        """
+        self._audience.add(callback)
+
+    def events(self) -> Reader:
+        """Iterate with `async for` over what happens from now on; ends when the pair is closed."""
+        return self._audience.read()
+
+    async def fault(self, reason: str) -> None:
+        """End the pair: sends raise `PairFaultedError` with this reason, both clients close."""
+        self._pairing.fault(reason)
+        self._dispatch()
+        await self.close()
+
+    async def close(self) -> None:
+        """Close senders, syphon and both SDK clients.  To close twice does nothing."""
+        self._audience.excuse(asyncio.current_task())
+        # Shielded: a closer that is cancelled leaves nothing half closed.
+        await asyncio.shield(self._begin_end())
+
+    # --- inside ------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        """Open what shows whether the secondary can be used, and start the tasks."""
+        try:
+            probe = SteadySender(lambda: self._backlog_sender(self._queues[0]), self._closing)
+            try:
+                await probe.open(SETUP_S_MAX)
+                self._backlog_limit_bytes = probe.batch_bytes
+            finally:
+                self._closing.begin(probe.close())
+            if self.options.enable_syphon:
+                await self._syphoning.open(self._queues)
+                self._syphoning.start(self._queues)
+        except BaseException:
+            await self._syphoning.stop()
+            await self._closing.wait()
+            raise
+        self._background.start()
+        self._hooks = [
+            CloseHook(self.primary, lambda: self._client_closed(Side.PRIMARY)),
+            CloseHook(self.secondary, lambda: self._client_closed(Side.SECONDARY)),
+        ]
+
+    def _begin_end(self) -> asyncio.Task[None]:
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end(), name="end of a pair")
+        return self._ending
+
+    async def _end(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        await asyncio.gather(self._background.stop(), self._syphoning.stop(), self._close_senders())
+        await self._closing.wait()
+        clients = {Side.PRIMARY: self.primary, Side.SECONDARY: self.secondary}
+        left = [client for side, client in clients.items() if side not in self._closed_sides]
+        await asyncio.gather(*(close_in_time(client.close) for client in left))
+        self._dispatch()
+        await self._audience.close()
+
+    def _sender(
+        self, get: Callable[..., ServiceBusSender], entity: str, settings: dict[str, Any]
+    ) -> PairedSender:
+        def make(client_identifier: str | None) -> ServiceBusSender:
+            if client_identifier is None:
+                return get(entity, **settings)
+            return get(entity, **{**settings, "client_identifier": client_identifier})
+
+        self._pairing.check()
+        if self._ending is not None:
+            raise ValueError("The paired client has already been closed.")
+        sender = PairedSender(
+            self._pairing,
+            self._dispatch,
+            self._closing,
+            make,
+            self._backlog_sender,
+            self._backlog_limit_bytes,
+            self._senders.discard,
+        )
+        self._senders.add(sender)
+        return sender
+
+    def _backlog_sender(self, queue: str) -> ServiceBusSender:
+        return self.secondary.get_queue_sender(queue)
+
+    def _ping_sender(self, entity: str) -> SteadySender:
+        # A queue's sender reaches a topic just as well: only the path counts.
+        return SteadySender(lambda: self.primary.get_queue_sender(entity), self._closing)
+
+    def _dispatch(self) -> None:
+        """Tell what has happened; called often, and mostly nothing has."""
+        events = [*self._pairing.take_events(), *self._syphon.take_events()]
+        if events:
+            self._audience.tell(events)
+            self._background.wake()
+
+    async def _client_closed(self, side: Side) -> None:
+        """Somebody is closing one of the SDK clients: what uses it has to end before."""
+        self._coupling.closed(side, self._now())
+        self._closed_sides.add(side)
+        self._background.wake()
+        if len(self._closed_sides) == len(Side):
+            await self.close()
+            return
+        senders = [self._close_senders()] if side is Side.PRIMARY else []
+        await asyncio.gather(self._syphoning.stop(), *senders)
+
+    def _fault_partner(self, side: Side) -> None:
+        """One client has ended, and its partner has not followed in time (P-17)."""
+        self._pairing.fault(f"{self._coupling.reason}, so the {side.value} client was closed too")
+        self._begin_end()  # nobody waits here: it is the background that is called, and ended
+
+    async def _close_senders(self) -> None:
+        await asyncio.gather(*(sender.close() for sender in list(self._senders)))
+
+
+class CloseHook:
+    """Notices that somebody closes an SDK client: the SDK tells nobody."""
+
+    def __init__(self, client: ServiceBusClient, closing: Callable[[], Awaitable[None]]) -> None:
+        self._client = client
+        self._close = client.close
+        self._is_first = "close" not in vars(client)  # else another pair has hooked it before
+        self._closing = closing
+        client.close = self  # type: ignore[method-assign]
+
+    async def __call__(self) -> None:
+        await self._closing()
+        await self._close()
+
+    def remove(self) -> None:
+        if vars(self._client).get("close") is not self:
+            return
+        if self._is_first:
+            del self._client.close
+        else:
+            self._client.close = self._close
+
+
+def _check_kinds(primary: object, options: object) -> None:
+    if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
+        raise TypeError(
+            f"options must be SendAvailabilityPairedNamespaceOptions, not {type(options).__name__}."
+        )
+    if not isinstance(primary, str | ServiceBusClient):
+        raise TypeError(
+            "primary must be a connection string or an azure.servicebus.aio.ServiceBusClient, not "
+            f"{type(primary).__module__}.{type(primary).__name__}."
+        )
+
+
+def _utc_now() -> dt.datetime:
+    return dt.datetime.fromtimestamp(_CLOCK.now().utc_ms / 1000, dt.UTC)

@@ -1,0 +1,78 @@
+"""Setting up a pair: clients of the secondary, and its backlog queues (P-1, P-4, P-5).
+
+Nothing here outlives the setting up, except the client that was asked for.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+from azure.core.pipeline.transport import AioHttpTransport
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.aio.management import ServiceBusAdministrationClient
+
+from twinbus.pairing.aio._running import run
+from twinbus.pairing.backlog_queues import find_or_create
+from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from twinbus.pairing.steps import CreateQueue, ListQueues, Pause, Step
+
+# Of one request: the SDK's own patience with a server that does not answer is five minutes.
+REQUEST_S_MAX: Final = 60.0
+
+
+class PlainTransport(AioHttpTransport):  # type: ignore[misc]  # found at run time only
+    """HTTP without TLS, for a server whose connection string says `UseDevelopmentEmulator=true`.
+
+    The SDK's messaging client then speaks without TLS, its administration client does not.
+    """
+
+    async def send(self, request: Any, **options: Any) -> Any:
+        request.url = request.url.replace("https://", "http://", 1)
+        return await super().send(request, **options)
+
+
+def open_secondary(
+    options: SendAvailabilityPairedNamespaceOptions, opened: AsyncExitStack
+) -> tuple[ServiceBusAdministrationClient, ServiceBusClient]:
+    """The options' own clients, or new ones, which are put on the stack."""
+    if options.connection_string is None:
+        manager, client = options.secondary_manager, options.secondary_client
+        if not isinstance(manager, ServiceBusAdministrationClient) or not isinstance(
+            client, ServiceBusClient
+        ):
+            raise TypeError(
+                "secondary_manager and secondary_client must be clients of azure.servicebus.aio; "
+                "for blocking ones there is twinbus.pairing."
+            )
+        return manager, client
+    text = options.connection_string
+    settings = dict(options.manager_options)
+    if "usedevelopmentemulator=true" in text.lower() and "transport" not in settings:
+        settings["transport"] = PlainTransport()
+    manager = ServiceBusAdministrationClient.from_connection_string(text, **settings)
+    opened.push_async_callback(manager.close)
+    client = ServiceBusClient.from_connection_string(text, **options.client_options)
+    opened.push_async_callback(client.close)
+    return manager, client
+
+
+async def find_backlog_queues(
+    manager: ServiceBusAdministrationClient, primary_name: str, count: int
+) -> list[str]:
+    """Their names; all of them are there then."""
+
+    async def perform(step: Step) -> Any:
+        match step:
+            case ListQueues(prefix):
+                async with asyncio.timeout(REQUEST_S_MAX):
+                    names = [queue.name async for queue in manager.list_queues()]
+                return [name for name in names if name.lower().startswith(prefix.lower())]
+            case CreateQueue(queue, settings):
+                async with asyncio.timeout(REQUEST_S_MAX):
+                    return await manager.create_queue(queue, **settings)
+            case Pause(seconds):
+                return await asyncio.sleep(seconds)
+            case _:
+                raise AssertionError(f"no step of setting up: {step}")
+
+    return await run(find_or_create(primary_name, count), perform)

@@ -1,0 +1,184 @@
+"""A sender that goes on: the SDK's sender, opened when first needed and replaced when it breaks.
+
+The SDK's sender must not be used by two tasks at once, and one whose connection hangs, or whose
+caller was cancelled in the middle of a frame, is of no further use.  Nothing here decides what an
+error means for the pair: it is raised as the SDK raised it.
+"""
+
+import asyncio
+import datetime as dt
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, cast
+
+from azure.servicebus.aio import ServiceBusSender
+from azure.servicebus.exceptions import OperationTimeoutError
+
+from twinbus.pairing.batch import of_sender
+from twinbus.pairing.classification import is_broken_by
+from twinbus.pairing.errors import PairFaultedError
+from twinbus.pairing.log_lines import LOGGER
+
+# The SDK looks at its own timeout only between two reads of 0.2 s.  Past this it hangs, for
+# instance in a write to a peer that reads no more.
+LATE_S_MAX: Final = 1.0
+OPEN_S_MAX: Final = 60.0  # a link that takes longer is not coming any more
+# Closing says good-bye to the peer, which may be gone without a word.
+CLOSE_S_MAX: Final = 5.0
+
+
+class Closing:
+    """SDK objects that are being closed while everybody else goes on."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, close: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(close)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def wait(self) -> None:
+        """Until all of them are closed: what is left open would complain when the loop ends."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+async def close_in_time(close: Callable[[], Awaitable[None]]) -> None:
+    """Close something of the SDK, whatever state it is in; what fails then matters to nobody."""
+    try:
+        async with asyncio.timeout(CLOSE_S_MAX):
+            await close()
+    except Exception as error:  # noqa: BLE001 - it is being thrown away
+        LOGGER.debug("closing failed: error=%r", error)
+
+
+class SteadySender:
+    """One SDK sender at a time, used by one task at a time.
+
+    Opening it is a task of its own: all who wait for it share it, and one whose time is short does
+    not stop it for those who come later.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], ServiceBusSender],
+        closing: Closing,
+        first: ServiceBusSender | None = None,
+    ) -> None:
+        """`first` was made already: the SDK checks names when it makes a sender."""
+        self.batch_bytes = 0  # the largest batch that the peer takes; 0: not known yet
+        self._make = make
+        self._closing = closing
+        self._mutex = asyncio.Lock()
+        self._is_closed = False
+        self._sdk: ServiceBusSender | None = None
+        self._first = first
+        self._opening: asyncio.Task[ServiceBusSender] | None = None
+
+    async def send(self, outgoing: Any, timeout_s: float) -> None:
+        await self._use("send_messages", timeout_s, outgoing)
+
+    async def schedule(self, outgoing: Any, time_utc: dt.datetime, timeout_s: float) -> list[int]:
+        numbers = await self._use("schedule_messages", timeout_s, outgoing, time_utc)
+        return cast(list[int], numbers)
+
+    async def cancel(self, sequence_numbers: int | list[int], timeout_s: float) -> None:
+        await self._use("cancel_scheduled_messages", timeout_s, sequence_numbers)
+
+    async def open(self, timeout_s: float) -> None:
+        """Only open it: then `batch_bytes` is known."""
+        await self._use(None, timeout_s)
+
+    async def rest(self) -> None:
+        """After those whose turn is before; the next one to use it opens a new SDK sender."""
+        async with self._mutex:
+            sdk, self._sdk = self._sdk, None
+            if sdk is not None:
+                await close_in_time(sdk.close)
+
+    async def close(self) -> None:
+        """For ever; a send that is under way fails."""
+        self._is_closed = True
+        sdk, self._sdk = self._sdk, None
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            opening.cancel()
+            await asyncio.wait({opening})
+        if sdk is not None:
+            await close_in_time(sdk.close)
+
+    async def _use(self, method: str | None, timeout_s: float, *arguments: Any) -> Any:
+        now = asyncio.get_running_loop().time
+        end = now() + timeout_s
+        try:
+            async with asyncio.timeout_at(end + LATE_S_MAX):
+                while True:
+                    sdk = self._sdk or await self._opened(end - now())
+                    async with self._mutex:
+                        if sdk is self._sdk:  # else it has broken while we waited for our turn
+                            return await self._call(sdk, method, arguments, end - now())
+        except TimeoutError as error:
+            text = f"The operation has not ended within its {timeout_s:g} s."
+            raise OperationTimeoutError(message=text) from error
+
+    async def _call(
+        self, sdk: ServiceBusSender, method: str | None, arguments: tuple[Any, ...], left_s: float
+    ) -> Any:
+        if left_s <= 0:
+            raise TimeoutError
+        try:
+            if method is not None:
+                given = [of_sender(sdk, each) for each in arguments]
+                return await getattr(sdk, method)(*given, timeout=left_s)
+        except BaseException as error:
+            if self._is_closed and isinstance(error, Exception):
+                raise _closed() from error  # whatever it looks like to the SDK
+            if self._sdk is sdk and is_broken_by(error):
+                self._sdk = None
+                self._closing.begin(close_in_time(sdk.close))
+            raise
+
+    async def _opened(self, left_s: float) -> ServiceBusSender:
+        if self._is_closed:
+            raise _closed()
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+            self._opening.add_done_callback(_ignore)
+        opening = self._opening
+        done, _ = await asyncio.wait({opening}, timeout=left_s)
+        if not done:
+            raise TimeoutError
+        if opening.cancelled():
+            raise _closed()
+        return opening.result()
+
+    async def _open(self) -> ServiceBusSender:
+        sdk, self._first = self._first or self._make(), None
+        try:
+            async with asyncio.timeout(OPEN_S_MAX):
+                await sdk.__aenter__()
+                self.batch_bytes = (await sdk.create_message_batch()).max_size_in_bytes
+        except BaseException:
+            self._closing.begin(close_in_time(sdk.close))
+            raise
+        else:
+            self._sdk = sdk
+            return sdk
+        finally:
+            self._opening = None
+
+
+def _closed() -> PairFaultedError:
+    """No ValueError, as the SDK has it: a message would be blamed for it."""
+    return PairFaultedError("The sender has been closed.")
+
+
+def _ignore(opening: asyncio.Task[ServiceBusSender]) -> None:
+    """Whoever still waits for it has the error; if nobody does, nobody needs it."""
+    if not opening.cancelled():
+        opening.exception()
+
+
+def as_outgoing(messages: list[Any]) -> Any:
+    """A list costs a batch, whose limit is lower than that of a single message."""
+    return messages[0] if len(messages) == 1 else messages

@@ -1,0 +1,246 @@
+"""What a pair is made of, and the checks of it (P-2).
+
+Wrong values are told when the options are made, with the range that is allowed: nothing here talks
+to a namespace.
+"""
+
+import datetime as dt
+import ipaddress
+import math
+from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+Seconds: TypeAlias = float | dt.timedelta
+Policy: TypeAlias = Literal["documented", "legacy"]
+RestoredTimeToLive: TypeAlias = Literal["original", "remaining"]
+
+BACKLOG_QUEUE_COUNT_DEFAULT: Final = 10
+FAILOVER_INTERVAL_S_MAX: Final = 60 * 60.0
+PING_PRIMARY_INTERVAL_S_MIN: Final = 1.0
+PING_PRIMARY_INTERVAL_S_MAX: Final = 30 * 60.0
+SEND_TIMEOUT_S_MAX: Final = 60 * 60.0
+
+
+class PairedNamespaceOptions:
+    """Base of pairing kinds.  There is one kind: `SendAvailabilityPairedNamespaceOptions`."""
+
+
+class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
+    """Keep sending while the primary is down: messages wait in backlog queues of the secondary.
+
+    `secondary_manager` is a `ServiceBusAdministrationClient` of the secondary whose credential has
+    the Manage claim, `secondary_client` a `ServiceBusClient` of the same namespace; blocking ones
+    for `twinbus.pairing`, async ones for `twinbus.pairing.aio`.  Closing the pair closes
+    `secondary_client`, as it closes the primary's; `secondary_manager` stays the caller's.
+    """
+
+    def __init__(
+        self,
+        secondary_manager: Any,
+        secondary_client: Any,
+        backlog_queue_count: int = BACKLOG_QUEUE_COUNT_DEFAULT,
+        *,
+        failover_interval: Seconds = 60,
+        enable_syphon: bool = False,
+        ping_primary_interval: Seconds = 60,
+        policy: Policy = "documented",
+        restored_time_to_live: RestoredTimeToLive = "original",
+        send_timeout: Seconds = 60,
+        producer_keys: bool = True,
+        primary_name: str | None = None,
+    ) -> None:
+        if secondary_manager is None or secondary_client is None:
+            raise TypeError(
+                "secondary_manager and secondary_client must both be given; "
+                "from_connection_string() makes them."
+            )
+        self._check_and_keep(
+            backlog_queue_count=backlog_queue_count,
+            failover_interval=failover_interval,
+            enable_syphon=enable_syphon,
+            ping_primary_interval=ping_primary_interval,
+            policy=policy,
+            restored_time_to_live=restored_time_to_live,
+            send_timeout=send_timeout,
+            producer_keys=producer_keys,
+            primary_name=primary_name,
+        )
+        self.secondary_manager = secondary_manager
+        self.secondary_client = secondary_client
+        self.connection_string: str | None = None
+        self.manager_options: dict[str, Any] = {}
+        self.client_options: dict[str, Any] = {}
+
+    @classmethod
+    def from_connection_string(
+        cls,
+        secondary: str,
+        backlog_queue_count: int = BACKLOG_QUEUE_COUNT_DEFAULT,
+        *,
+        manager_options: dict[str, Any] | None = None,
+        client_options: dict[str, Any] | None = None,
+        failover_interval: Seconds = 60,
+        enable_syphon: bool = False,
+        ping_primary_interval: Seconds = 60,
+        policy: Policy = "documented",
+        restored_time_to_live: RestoredTimeToLive = "original",
+        send_timeout: Seconds = 60,
+        producer_keys: bool = True,
+        primary_name: str | None = None,
+    ) -> "SendAvailabilityPairedNamespaceOptions":
+        """Hold the text: `pair_namespace` makes clients of its own flavour, and closes them.
+
+        `manager_options` and `client_options` are keywords for the clients'
+        `from_connection_string` (retries, certificates, a proxy).
+        """
+        if "=" not in secondary:
+            raise ValueError(
+                "secondary must be a connection string: Endpoint=sb://…;SharedAccessKeyName=…;…"
+            )
+        options = cls.__new__(cls)
+        options._check_and_keep(  # noqa: SLF001 - its own
+            backlog_queue_count=backlog_queue_count,
+            failover_interval=failover_interval,
+            enable_syphon=enable_syphon,
+            ping_primary_interval=ping_primary_interval,
+            policy=policy,
+            restored_time_to_live=restored_time_to_live,
+            send_timeout=send_timeout,
+            producer_keys=producer_keys,
+            primary_name=primary_name,
+        )
+        options.secondary_manager = None
+        options.secondary_client = None
+        options.connection_string = secondary
+        options.manager_options = dict(manager_options or {})
+        options.client_options = dict(client_options or {})
+        return options
+
+    def _check_and_keep(
+        self,
+        *,
+        backlog_queue_count: int,
+        failover_interval: Seconds,
+        enable_syphon: bool,
+        ping_primary_interval: Seconds,
+        policy: Policy,
+        restored_time_to_live: RestoredTimeToLive,
+        send_timeout: Seconds,
+        producer_keys: bool,
+        primary_name: str | None,
+    ) -> None:
+        self.backlog_queue_count = backlog_queue_count
+        self.failover_interval_s = _seconds(
+            "failover_interval", failover_interval, 0.0, FAILOVER_INTERVAL_S_MAX
+        )
+        self.ping_primary_interval_s = _seconds(
+            "ping_primary_interval",
+            ping_primary_interval,
+            PING_PRIMARY_INTERVAL_S_MIN,
+            PING_PRIMARY_INTERVAL_S_MAX,
+        )
+        self.send_timeout_s = _seconds("send_timeout", send_timeout, 0.0, SEND_TIMEOUT_S_MAX)
+        if self.send_timeout_s == 0.0:
+            raise ValueError(f"send_timeout must be above 0 s, at most {SEND_TIMEOUT_S_MAX:g} s.")
+        self.enable_syphon = _switch("enable_syphon", enable_syphon)
+        self.producer_keys = _switch("producer_keys", producer_keys)
+        if policy not in {"documented", "legacy"}:
+            raise ValueError(f"policy must be 'documented' or 'legacy', not {policy!r}.")
+        self.policy: Policy = policy
+        if restored_time_to_live not in {"original", "remaining"}:
+            raise ValueError(
+                "restored_time_to_live must be 'original' or 'remaining', "
+                f"not {restored_time_to_live!r}."
+            )
+        self.restored_time_to_live: RestoredTimeToLive = restored_time_to_live
+        self.primary_name = None if primary_name is None else _name(primary_name)
+
+    @property
+    def backlog_queue_count(self) -> int:
+        """How many backlog queues to use; after pairing, how many were found or created."""
+        return self._backlog_queue_count
+
+    @backlog_queue_count.setter
+    def backlog_queue_count(self, count: int) -> None:
+        self._backlog_queue_count = _count("backlog_queue_count", count)
+
+    @property
+    def failover_interval(self) -> dt.timedelta:
+        return dt.timedelta(seconds=self.failover_interval_s)
+
+    @property
+    def ping_primary_interval(self) -> dt.timedelta:
+        return dt.timedelta(seconds=self.ping_primary_interval_s)
+
+
+def primary_name_of(namespace: str) -> str:
+    """The name that backlog queues carry: the first label of the namespace's host.
+
+    Addresses and `localhost` have no labels that tell namespaces apart, so there it is host and
+    port: several servers of one machine must not share their backlog queues.
+    """
+    host, port = _host_and_port(namespace)
+    if host == "localhost" or _is_address(host):
+        return _name("-".join([host.replace(":", "-"), *([str(port)] if port else [])]))
+    return _name(host.split(".")[0])
+
+
+def is_same_namespace(a: str, b: str) -> bool:
+    """Whether two fully qualified namespaces or endpoints are one and the same."""
+    return _host_and_port(a) == _host_and_port(b)
+
+
+def _host_and_port(namespace: str) -> tuple[str, int | None]:
+    """`contoso.servicebus.windows.net`, `sb://localhost:5672/`, `[::1]:5672` and their like."""
+    text = namespace.strip()
+    try:
+        parts = urlsplit(text if "//" in text else "//" + text)
+        host, port = (parts.hostname or "").rstrip("."), parts.port
+    except ValueError as error:
+        raise ValueError(f"{namespace!r} is no namespace: {error}.") from error
+    if not host:
+        raise ValueError(f"{namespace!r} is no namespace: it names no host.")
+    return host, port
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _name(name: str) -> str:
+    """A first segment of a queue's path."""
+    if not name or "/" in name:
+        raise ValueError(f"primary_name must be a text without '/', not {name!r}.")
+    return name
+
+
+def _count(what: str, value: object) -> int:
+    # True is an int to Python, and a mistake here.
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{what} must be a whole number of at least 1, not {value!r}.")
+    return value
+
+
+def _seconds(what: str, value: object, low_s: float, high_s: float) -> float:
+    if isinstance(value, dt.timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+    else:
+        seconds = math.nan
+    if not low_s <= seconds <= high_s:  # never true of a NaN
+        raise ValueError(
+            f"{what} must be from {low_s:g} s to {high_s:g} s (seconds or a timedelta), "
+            f"not {value!r}."
+        )
+    return seconds
+
+
+def _switch(what: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{what} must be True or False, not {value!r}.")
+    return value

@@ -1,0 +1,87 @@
+"""What a caller hands over to be sent: the originals for the backlog, the outgoing for the primary.
+
+The SDK takes one message, several of them, or a batch, and each message in three forms.  A parcel
+keeps what was meant, and puts the producer keys on copies: the caller's objects stay as they are.
+It has to be cheap, since every message of a healthy pair goes through here.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from azure.servicebus import ServiceBusMessageBatch
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+
+from twinbus.pairing.batch import (
+    originals_of,
+    raw_of,
+    sendable_of,
+    stamped_batch,
+    with_stamp,
+)
+from twinbus.pairing.producer_keys import ProducerKeys
+
+
+class Parcel:
+    """The messages of one send.  The flow opens it before its first step, and closes it."""
+
+    def __init__(
+        self,
+        plain: Any,
+        originals: list[AmqpAnnotatedMessage],
+        is_single: bool = False,
+    ) -> None:
+        self.originals = originals
+        self.keys: list[str] | None = None  # of the originals; none where the pairing gives none
+        self.outgoing: Any = plain  # for the SDK's sender
+        self._plain = plain
+        self._is_single = is_single
+        self._source: ProducerKeys | None = None
+
+    def __len__(self) -> int:
+        return len(self.originals)
+
+    def open(self, source: ProducerKeys, entity: str) -> None:
+        """Take keys, and put them on what goes to the primary."""
+        self.keys = source.take(entity, self.originals)
+        self._source = source
+        if self.keys is None:
+            return
+        if isinstance(self._plain, ServiceBusMessageBatch):
+            stamped = stamped_batch(self._plain, self.originals, self.keys)
+            self.outgoing = self._plain if stamped is None else stamped
+            return
+        copies = [with_stamp(*each) for each in zip(self.originals, self.keys, strict=True)]
+        self.outgoing = copies[0] if self._is_single else copies
+
+    def take_stamps_off(self) -> bool:
+        """They made it too large: from now on it goes as it came.  False: there were none."""
+        had_stamps = self.outgoing is not self._plain
+        self.outgoing = self._plain
+        return had_stamps
+
+    def close(self, succeeded: bool) -> None:
+        """The send is over.  If nobody knows what came of it, its messages keep their keys."""
+        if self._source is not None and self.keys is not None and not succeeded:
+            self._source.keep(self.originals, self.keys)
+
+
+def collect(message: Any, batch_bytes: int = 0) -> Parcel:
+    """Whatever `send_messages` and `schedule_messages` of the SDK take, as a parcel.
+
+    Runs the caller's generators and encodes the messages of a list (if `batch_bytes`, the size of
+    a batch on the primary's link, is known), so it is not to be called under a lock.
+    """
+    if isinstance(message, ServiceBusMessageBatch):
+        return Parcel(message, originals_of(message))
+    if isinstance(message, Iterable) and not isinstance(message, Mapping):
+        sendables = [sendable_of(each) for each in message]
+        originals = [raw_of(each) for each in sendables]
+        if not (sendables and batch_bytes):
+            return Parcel(sendables, originals)
+        # What the SDK does with a list, done before keys are taken: all or none of it fits.
+        batch = ServiceBusMessageBatch(max_size_in_bytes=batch_bytes)
+        for each in sendables:
+            batch.add_message(each)
+        return Parcel(batch, originals)
+    sendable = sendable_of(message)
+    return Parcel(sendable, [raw_of(sendable)], is_single=True)

@@ -1,0 +1,285 @@
+"""The flow of a send: to the primary, and to the backlog when the primary's entity is down.
+
+A flow decides and asks for steps; it neither performs one nor reads a clock (P-6 … P-12).  Either
+it returns, and the namespace that took the messages has them; or it raises, and the caller has
+them.  Nothing else: what is raised after an unknown outcome keeps its producer key.
+"""
+
+import datetime as dt
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+from azure.servicebus.exceptions import MessageSizeExceededError
+
+from twinbus.pairing.batch import snapshot
+from twinbus.pairing.classification import Verdict, is_wrapped_fault, verdict_of
+from twinbus.pairing.core import Pairing
+from twinbus.pairing.errors import (
+    BacklogMessageSizeExceededError,
+    BacklogUnavailableError,
+    PingRefusedError,
+)
+from twinbus.pairing.events import State
+from twinbus.pairing.failover import Decision, EntityFailover, Way
+from twinbus.pairing.parcels import Parcel
+from twinbus.pairing.rewriting import encoded_size, rewrite
+from twinbus.pairing.steps import Flow, Pause, ScheduleOnPrimary, SendToBacklog, SendToPrimary
+
+BUSY_PAUSE_S: Final = 10.0  # P-8
+BUSY_SENDS_MAX: Final = 3
+# Less than this is too little to open a link: a queue would be lost for being asked too late.
+BACKLOG_TRY_S_MIN: Final = 3.0
+BACKLOG_LIMIT_BYTES: Final = 256 * 1024  # of a message or batch: Service Bus's standard tier
+# Of a batch: what is left for its own header, and for each message in it.
+BATCH_BYTES: Final = 512
+BATCHED_MESSAGE_BYTES: Final = 8
+
+_SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
+
+
+class SenderState:
+    """What one paired sender keeps between its sends."""
+
+    def __init__(self, entity: str) -> None:
+        self.entity = entity
+        self.queue: str | None = None  # the backlog queue it has picked
+        # Told by the shell when it knows the links: the largest batch of a backlog queue and of
+        # the primary (0: not known yet).
+        self.backlog_limit_bytes = BACKLOG_LIMIT_BYTES
+        self.primary_batch_bytes = 0
+
+
+def batch_bytes(pairing: Pairing, sender: SenderState) -> int:
+    """For parcels.collect(): 0 if the list is not going to be a batch of the primary."""
+    is_over = pairing.entity(sender.entity).state is State.FAILED_OVER
+    return 0 if is_over else sender.primary_batch_bytes
+
+
+def send(
+    pairing: Pairing, sender: SenderState, parcel: Parcel, timeout_s: float | None = None
+) -> Flow[None]:
+    """Send a parcel one way or the other."""
+    yield from _deliver(pairing, sender, parcel, None, timeout_s)
+
+
+def schedule(
+    pairing: Pairing,
+    sender: SenderState,
+    parcel: Parcel,
+    time_utc: dt.datetime,
+    timeout_s: float | None = None,
+) -> Flow[list[int]]:
+    """Schedule a parcel: the sequence numbers, or a 0 for each message if it is in the backlog."""
+    return (yield from _deliver(pairing, sender, parcel, time_utc, timeout_s))
+
+
+class _Call:
+    """How much time a call has left."""
+
+    def __init__(self, pairing: Pairing, timeout_s: float | None) -> None:
+        if timeout_s is not None and timeout_s <= 0:
+            raise ValueError("The timeout must be greater than 0.")
+        self._pairing = pairing
+        self.end = math.inf if timeout_s is None else pairing.now() + timeout_s
+
+    def left_s(self) -> float:
+        return self.end - self._pairing.now()
+
+    def of_a_try_s(self, has_alternative: bool, least_s: float = 0.0) -> float:
+        """A try that may hang leaves half of the time to what comes after it, if that is enough."""
+        if self.end == math.inf:
+            return self._pairing.settings.send_timeout_s
+        left_s = self.left_s()
+        return min(left_s, max(left_s / 2, least_s)) if has_alternative else left_s
+
+
+def _deliver(
+    pairing: Pairing,
+    sender: SenderState,
+    parcel: Parcel,
+    time_utc: dt.datetime | None,
+    timeout_s: float | None,
+) -> Flow[list[int]]:
+    call = _Call(pairing, timeout_s)
+    pairing.check()
+    if not len(parcel):
+        return []
+    entity = pairing.entity(sender.entity)
+    parcel.open(pairing.keys, entity.entity)
+    try:
+        numbers = yield from _to_primary(pairing, entity, parcel, time_utc, call)
+        if numbers is None:
+            yield from _to_backlog(pairing, sender, parcel, time_utc, call)
+            numbers = [0] * len(parcel)
+    except BaseException:
+        parcel.close(succeeded=False)
+        raise
+    parcel.close(succeeded=True)
+    return numbers
+
+
+# --- primary ----------------------------------------------------------------------------------
+
+
+def _to_primary(
+    pairing: Pairing,
+    entity: EntityFailover,
+    parcel: Parcel,
+    time_utc: dt.datetime | None,
+    call: _Call,
+) -> Flow[list[int] | None]:
+    """What the primary answered; None: this goes to the backlog."""
+    sends = 0
+    while entity.route(pairing.now()) is Way.PRIMARY:
+        pairing.check()
+        timeout_s = call.of_a_try_s(entity.may_fail_over_by(call.end))
+        sends += 1
+        try:
+            if time_utc is None:
+                yield SendToPrimary(parcel.outgoing, timeout_s)
+                numbers = []
+            else:
+                numbers = yield ScheduleOnPrimary(parcel.outgoing, time_utc, timeout_s)
+        except Exception as error:
+            # The stamps may not cost a message that fits without: P-6.
+            if isinstance(error, MessageSizeExceededError) and parcel.take_stamps_off():
+                continue
+            verdict = _verdict_of(error, parcel, pairing)
+            decision = entity.send_failed(verdict, error, pairing.now())
+            if decision is Decision.RAISE:
+                raise
+            if decision is Decision.PAUSE:
+                if sends >= BUSY_SENDS_MAX or call.left_s() <= BUSY_PAUSE_S:
+                    raise
+                yield Pause(BUSY_PAUSE_S)
+                if call.left_s() <= 0:  # a pause may take longer than was asked for
+                    raise
+        else:
+            entity.send_succeeded(pairing.now(), len(parcel))
+            return list(numbers)
+    if entity.refusal is not None:
+        raise PingRefusedError(
+            f"{entity.entity} is failed over and the primary refuses pings: {entity.refusal}"
+        ) from entity.refusal
+    return None
+
+
+def _verdict_of(error: Exception, parcel: Parcel, pairing: Pairing) -> Verdict:
+    if is_wrapped_fault(error) and not _can_be_encoded(parcel.originals):
+        return Verdict.RAISE
+    return verdict_of(error, pairing.settings.policy)
+
+
+def _can_be_encoded(messages: Sequence[AmqpAnnotatedMessage]) -> bool:
+    try:
+        for message in messages:
+            encoded_size(message)
+    except Exception:  # noqa: BLE001 - whatever the SDK's encoder raises
+        return False
+    return True
+
+
+# --- backlog ----------------------------------------------------------------------------------
+
+
+def _to_backlog(
+    pairing: Pairing,
+    sender: SenderState,
+    parcel: Parcel,
+    time_utc: dt.datetime | None,
+    call: _Call,
+) -> Flow[None]:
+    """Rewritten, in as few sends as they fit in, all to this sender's queue if it takes them."""
+    entity = pairing.entity(sender.entity)
+    accepted = 0
+    for messages in _chunks(_rewritten(pairing, sender, parcel, time_utc), sender):
+        yield from _to_some_queue(pairing, sender, messages, accepted, call)
+        accepted += len(messages)
+        entity.sent_to_backlog += len(messages)
+
+
+def _rewritten(
+    pairing: Pairing,
+    sender: SenderState,
+    parcel: Parcel,
+    time_utc: dt.datetime | None,
+) -> list[tuple[AmqpAnnotatedMessage, int]]:
+    """Each message with its size; raises before anything is sent if one is too large (P-12)."""
+    limit = sender.backlog_limit_bytes
+    rewritten = []
+    keys: Sequence[str | None] = parcel.keys or [None] * len(parcel)
+    for original, key in zip(parcel.originals, keys, strict=True):
+        if time_utc is not None:
+            original = snapshot(original)
+            original.annotations = {**(original.annotations or {}), _SCHEDULED: time_utc}
+        message = rewrite(original, sender.entity, key)
+        size = encoded_size(message)
+        if size > limit:
+            raise BacklogMessageSizeExceededError(encoded_size(original), size, limit)
+        rewritten.append((message, size))
+    return rewritten
+
+
+def _chunks(
+    messages: list[tuple[AmqpAnnotatedMessage, int]], sender: SenderState
+) -> list[list[AmqpAnnotatedMessage]]:
+    """In order; several together fit one batch, one alone is sent as a message of its own."""
+    chunks: list[list[AmqpAnnotatedMessage]] = []
+    room = 0
+    for message, size in messages:
+        needed = size + BATCHED_MESSAGE_BYTES
+        if not chunks or needed > room:
+            chunks.append([])
+            room = sender.backlog_limit_bytes - BATCH_BYTES
+        chunks[-1].append(message)
+        room -= needed
+    return chunks
+
+
+def _to_some_queue(
+    pairing: Pairing,
+    sender: SenderState,
+    messages: list[AmqpAnnotatedMessage],
+    accepted: int,
+    call: _Call,
+) -> Flow[None]:
+    """Until a queue takes them; one that does not leaves the rotation for everybody (P-10)."""
+    rotation = pairing.rotation
+    tried: dict[str, BaseException] = {}
+    while True:
+        now = pairing.now()
+        queue = sender.queue
+        if queue is None or queue in tried or not rotation.is_in_use(queue, now):
+            queue = rotation.pick(now, tried)
+        if queue is None or call.left_s() <= 0:
+            raise _unavailable(tried, accepted, ran_out_of_time=queue is not None)
+        sender.queue = queue
+        others = [each for each in rotation.in_use(now) if each != queue and each not in tried]
+        try:
+            timeout_s = call.of_a_try_s(bool(others), BACKLOG_TRY_S_MIN)
+            yield SendToBacklog(queue, messages, timeout_s)
+        except (ValueError, TypeError):  # size errors among them: no queue would take it
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it was, the queue did not take them
+            tried[queue] = error
+            rotation.lost(queue, error, pairing.now())
+        else:
+            rotation.found(queue)
+            return
+
+
+def _unavailable(
+    tried: dict[str, BaseException], accepted: int, ran_out_of_time: bool
+) -> BacklogUnavailableError:
+    text = "No backlog queue has taken the message: "
+    text += "the call's time is used up." if ran_out_of_time else "none is left."
+    if not tried:
+        return BacklogUnavailableError(text, accepted=accepted)
+    queue, last = list(tried.items())[-1]
+    error = BacklogUnavailableError(
+        f"{text} Of {len(tried)} tried the last was {queue}: {last}", accepted=accepted
+    )
+    error.__cause__ = last
+    return error

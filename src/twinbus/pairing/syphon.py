@@ -1,0 +1,370 @@
+"""The syphon: takes messages out of backlog queues and sends them where they were going (P-14).
+
+One flow for each backlog queue.  A cycle receives up to 100 messages, restores them, sends them to
+their destinations in the order of the backlog, and completes what was sent:
+
+    sent                                    completed
+    damaged, expired, too large, refused,
+    destination gone                        dead-lettered, each for its own fault only
+    destination down or busy, wrong key     left locked; it comes again when its lock ends
+
+Must never complete what was not sent, never send a message of a session past one that is held, and
+never let one destination hold up another.  Several syphons may run on the same queues (P-15): what
+two of them send is the same message with the same producer key.
+"""
+
+import datetime as dt
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Protocol
+
+from azure.core.exceptions import AzureError
+from azure.servicebus import ServiceBusReceivedMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+    ServiceBusError,
+)
+
+from twinbus.pairing.classification import Verdict, is_wrapped_fault, verdict_of
+from twinbus.pairing.errors import PairingError, UnrestorableMessageError
+from twinbus.pairing.events import Event, SyphonProgress, SyphonResting
+from twinbus.pairing.held import Held, SentBefore
+from twinbus.pairing.options import RestoredTimeToLive
+from twinbus.pairing.producer_keys import BLOCK
+from twinbus.pairing.rewriting import DAMAGED, Restored, encoded_size, restore
+from twinbus.pairing.steps import Complete, DeadLetter, Flow, Pause, Receive, SendRestored
+
+CYCLE_COUNT_MAX: Final = 100
+POLL_S: Final = 15 * 60.0
+DRAIN_POLL_S: Final = 5.0  # when the flow ends as soon as nothing comes
+REST_S_MIN: Final = 1.0
+REST_S_MAX: Final = 120.0
+BUSY_REST_S: Final = 10.0
+# Locks last a minute: what is in hand for longer is not sent, so that a send still ends in time.
+IN_HAND_S_MAX: Final = 40.0
+SEND_TIMEOUT_S: Final = 20.0
+# How far a syphon looks past messages for destinations that rest, for others.
+READ_AHEAD_COUNT_MAX: Final = 10_000
+_DESCRIPTION_LENGTH_MAX: Final = 1024
+
+# Of a dead letter, besides those of rewriting.py.
+DESTINATION_NOT_FOUND: Final = "DestinationNotFound"
+TOO_LARGE: Final = "MessageSizeExceeded"
+REFUSED: Final = "DestinationRefused"
+
+
+class SyphonSettings(Protocol):
+    @property
+    def restored_time_to_live(self) -> RestoredTimeToLive: ...
+
+
+class _Fate(Enum):
+    """Of messages whose send has failed."""
+
+    REST = "rest"  # the destination's fault, or nobody's
+    GONE = "gone"  # there is no destination
+    PERMANENT = "permanent"  # one of the messages is at fault, or how they were put together
+
+
+@dataclass(slots=True)
+class _Rest:
+    seconds: float
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A message in hand."""
+
+    received: ServiceBusReceivedMessage
+    restored: Restored
+    number: int
+
+    @property
+    def key(self) -> str | None:
+        """What decides on its partition, where the destination has partitions."""
+        return self.restored.session_id or self.restored.partition_key
+
+
+@dataclass(slots=True)
+class _Cycle:
+    queue: str
+    begun: float
+    moved: int = 0
+    dead_lettered: int = 0
+    completed: int = 0
+
+
+@dataclass(slots=True)
+class _Queue:
+    """What is known of one backlog queue."""
+
+    held: Held = field(default_factory=Held)
+    sent: SentBefore = field(default_factory=SentBefore)
+    # Of the messages held since the last pause or the last one that was moved.
+    passed: set[int] = field(default_factory=set)
+
+
+class Syphon:
+    """The backlog queues of one pair; how their destinations are is known to all flows."""
+
+    def __init__(
+        self,
+        settings: SyphonSettings,
+        now: Callable[[], float],
+        utc_now: Callable[[], dt.datetime],
+    ) -> None:
+        self._settings = settings
+        self._now = now
+        self._utc_now = utc_now
+        self._rests: dict[str, _Rest] = {}
+        # Destinations that take only messages of one key together: those that have partitions.
+        self._by_key: set[str] = set()
+        self._queues: dict[str, _Queue] = {}
+        self._events: list[Event] = []
+        self.moved: dict[str, int] = {}
+        self.dead_lettered: dict[str, int] = {}
+
+    @property
+    def held(self) -> dict[str, int]:
+        """Messages that wait for destinations, of each queue."""
+        return {name: len(queue.held) for name, queue in self._queues.items()}
+
+    @property
+    def has_events(self) -> bool:
+        return bool(self._events)
+
+    def take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    def empty(self, queue: str, until_empty: bool = False) -> Flow[None]:
+        """Move what is in the backlog queue; for ever, or until nothing comes or is held."""
+        known = self._queues.setdefault(queue, _Queue())
+        self.moved.setdefault(queue, 0)
+        self.dead_lettered.setdefault(queue, 0)
+        wait_s = DRAIN_POLL_S if until_empty else POLL_S
+        rest_s = REST_S_MIN
+        while True:
+            try:
+                received = yield Receive(queue, CYCLE_COUNT_MAX, wait_s)
+            except Exception as error:  # noqa: BLE001 - the backlog may be down like any other
+                self._events.append(SyphonResting(queue, error, rest_s))
+                yield Pause(rest_s)
+                rest_s = min(2 * rest_s, REST_S_MAX)
+                continue
+            rest_s = REST_S_MIN
+            known.held.forget(self._now())
+            if received:
+                yield from self._cycle(queue, received)
+            elif until_empty and not known.held:
+                return
+
+    def _cycle(self, queue: str, received: list[ServiceBusReceivedMessage]) -> Flow[None]:
+        cycle = _Cycle(queue, self._now())
+        known = self._queues[queue]
+        for message in received:
+            known.held.release(_number(message))  # it is in hand again
+        by_path = yield from self._restored(cycle, received)
+        for path, taken in by_path.items():
+            yield from self._to_destination(cycle, path, taken)
+        if cycle.moved or cycle.dead_lettered:
+            self._events.append(
+                SyphonProgress(
+                    queue, cycle.moved, cycle.dead_lettered, len(known.held), self.moved[queue]
+                )
+            )
+        if cycle.dead_lettered or cycle.completed:
+            known.passed.clear()
+            return
+        # All of them are for destinations that rest.  Others may come after them, so the flow
+        # looks on; it pauses when it meets the first ones again.
+        numbers = {_number(message) for message in received}
+        met_again = not known.passed.isdisjoint(numbers)
+        known.passed |= numbers
+        if met_again or len(known.passed) >= READ_AHEAD_COUNT_MAX:
+            known.passed.clear()
+            yield Pause(self._first_due(set(by_path)))
+
+    def _restored(
+        self, cycle: _Cycle, received: list[ServiceBusReceivedMessage]
+    ) -> Flow[dict[str, list[_Taken]]]:
+        """By destination, in the order of the backlog.  What cannot be restored is dealt with."""
+        known = self._queues[cycle.queue]
+        by_path: dict[str, list[_Taken]] = {}
+        for message in sorted(received, key=_number):
+            number = _number(message)
+            if (number, message.enqueued_time_utc) in known.sent:
+                yield from self._complete(cycle, [message])
+                continue
+            try:
+                restored = restore(
+                    message.raw_amqp_message,
+                    self._utc_now(),
+                    self._settings.restored_time_to_live,
+                )
+            except UnrestorableMessageError as error:
+                yield from self._dead_letter(cycle, message, error.reason, error.description)
+            except Exception as error:  # noqa: BLE001 - no message may stop the ones behind it
+                yield from self._dead_letter(cycle, message, DAMAGED, f"{error!r}")
+            else:
+                taken = _Taken(message, restored, number)
+                by_path.setdefault(restored.path, []).append(taken)
+        return by_path
+
+    def _to_destination(self, cycle: _Cycle, path: str, taken: list[_Taken]) -> Flow[None]:
+        free = []
+        for each in taken:
+            held = self._queues[cycle.queue].held
+            if held.must_wait(each.number, path, each.restored.session_id):
+                self._hold(cycle, [each])
+            else:
+                free.append(each)
+        parts = deque(self._parts(path, free))
+        while parts:
+            part = parts.popleft()
+            if self._is_resting(path) or self._now() - cycle.begun > IN_HAND_S_MAX:
+                self._hold(cycle, part)
+                continue
+            messages = [each.restored.message for each in part]
+            try:
+                yield SendRestored(path, messages, SEND_TIMEOUT_S)
+            except Exception as error:  # noqa: BLE001 - every error has its place in _fate
+                match _fate(error, messages):
+                    case _Fate.REST:
+                        self._rest(path, error)
+                        self._hold(cycle, part)
+                    case _Fate.PERMANENT if len(part) > 1:
+                        parts.extendleft(reversed(self._split(path, part, error)))
+                    case _:
+                        for each in part:
+                            yield from self._refuse(cycle, each, error)
+            else:
+                self._rests.pop(path, None)
+                cycle.moved += len(part)
+                self.moved[cycle.queue] += len(part)
+                yield from self._complete(cycle, [each.received for each in part])
+
+    def _parts(self, path: str, taken: list[_Taken]) -> Iterator[list[_Taken]]:
+        """What may be sent together: copies of it must end up in the same partition again.
+
+        Messages without a key go where the number of the first one leads, so they are sent with
+        those of their producer and block.  Messages with keys may be mixed until the destination
+        says otherwise.
+        """
+        parts: dict[object, list[_Taken]] = {}
+        for each in taken:
+            if each.key is not None:
+                together: object = (each.key,) if path in self._by_key else ()
+            else:
+                producer, _, number = (each.restored.key or "").rpartition("/")
+                together = (producer, int(number) // BLOCK if number.isdecimal() else 0)
+            parts.setdefault(together, []).append(each)
+        return iter(parts.values())
+
+    def _split(self, path: str, part: list[_Taken], error: Exception) -> list[list[_Taken]]:
+        """Smaller parts of one that was refused, until the message that is at fault is alone."""
+        is_mixed = len({each.key for each in part}) > 1
+        if is_mixed and not isinstance(error, MessageSizeExceededError):
+            self._by_key.add(path)
+            return list(self._parts(path, part))
+        middle = len(part) // 2
+        return [part[:middle], part[middle:]]
+
+    def _refuse(self, cycle: _Cycle, taken: _Taken, error: Exception) -> Flow[None]:
+        if isinstance(error, MessagingEntityNotFoundError):
+            reason = DESTINATION_NOT_FOUND
+        elif isinstance(error, MessageSizeExceededError):
+            reason = TOO_LARGE
+        elif isinstance(error, ServiceBusError) and _can_be_sent(taken.restored.message):
+            reason = REFUSED
+        else:
+            reason = DAMAGED
+        description = f"{taken.restored.path}: {error}"
+        yield from self._dead_letter(cycle, taken.received, reason, description)
+
+    def _dead_letter(
+        self, cycle: _Cycle, message: ServiceBusReceivedMessage, reason: str, description: str
+    ) -> Flow[None]:
+        try:
+            yield DeadLetter(cycle.queue, message, reason, description[:_DESCRIPTION_LENGTH_MAX])
+        except Exception:  # noqa: BLE001 - its lock is lost or the backlog is: it comes again
+            return
+        cycle.dead_lettered += 1
+        self.dead_lettered[cycle.queue] += 1
+
+    def _complete(self, cycle: _Cycle, messages: list[ServiceBusReceivedMessage]) -> Flow[None]:
+        """A message that cannot be completed comes again and is then completed without a send."""
+        known = self._queues[cycle.queue]
+        # Noted first: whatever becomes of the step, these are at their destination.
+        for message in messages:
+            known.sent.add(_number(message), message.enqueued_time_utc)
+        try:
+            failed = yield Complete(cycle.queue, messages)
+        except Exception:  # noqa: BLE001 - a lost lock is no error, a lost backlog shows next
+            return
+        if not failed:
+            cycle.completed += len(messages)
+            for message in messages:
+                known.sent.discard(_number(message), message.enqueued_time_utc)
+
+    def _hold(self, cycle: _Cycle, taken: list[_Taken]) -> None:
+        held = self._queues[cycle.queue].held
+        for each in taken:
+            held.hold(each.number, each.restored.path, each.restored.session_id, self._now())
+
+    def _rest(self, path: str, error: Exception) -> None:
+        now = self._now()
+        rest = self._rests.get(path)
+        seconds = REST_S_MIN if rest is None else min(2 * rest.seconds, REST_S_MAX)
+        if verdict_of(error, "documented") is Verdict.BUSY:
+            seconds = max(seconds, BUSY_REST_S)
+        if rest is None or rest.until <= now:  # else another queue's flow has just met the same
+            self._rests[path] = _Rest(seconds, now + seconds)
+            self._events.append(SyphonResting(path, error, seconds))
+
+    def _is_resting(self, path: str) -> bool:
+        rest = self._rests.get(path)
+        return rest is not None and self._now() < rest.until
+
+    def _first_due(self, paths: set[str]) -> float:
+        now = self._now()
+        due = [self._rests[path].until - now for path in paths if path in self._rests]
+        return min(max(REST_S_MIN, min(due, default=REST_S_MIN)), REST_S_MAX)
+
+
+def _number(message: ServiceBusReceivedMessage) -> int:
+    return message.sequence_number or 0
+
+
+def _fate(error: Exception, messages: list[AmqpAnnotatedMessage]) -> _Fate:
+    """By the default policy whatever the pair's is: it knows what mends itself."""
+    if isinstance(error, MessagingEntityNotFoundError):
+        return _Fate.GONE
+    is_plain = isinstance(error, ValueError | TypeError) and not isinstance(error, ServiceBusError)
+    if is_plain or is_wrapped_fault(error):
+        # The SDK also raises a ValueError when its sender has been closed: no message's fault.
+        return _Fate.REST if all(map(_can_be_sent, messages)) else _Fate.PERMANENT
+    if verdict_of(error, "documented") is not Verdict.RAISE:
+        return _Fate.REST
+    # Nothing is dead-lettered for a wrong key, nor for what is no answer to a send at all.
+    if isinstance(error, ServiceBusError):
+        access = (ServiceBusAuthenticationError, ServiceBusAuthorizationError, PairingError)
+        cause = error.inner_exception
+        is_access = isinstance(error, access) or isinstance(cause, AzureError)
+        return _Fate.REST if is_access else _Fate.PERMANENT
+    return _Fate.REST
+
+
+def _can_be_sent(message: AmqpAnnotatedMessage) -> bool:
+    try:
+        encoded_size(message)
+    except Exception:  # noqa: BLE001 - the SDK's encoder raises whatever comes
+        return False
+    return True

@@ -1,0 +1,167 @@
+"""P-2: what the options take, what they refuse, and with which words."""
+
+import datetime as dt
+import math
+from typing import Any
+
+import pytest
+
+from twinbus.pairing.options import (
+    PairedNamespaceOptions,
+    SendAvailabilityPairedNamespaceOptions,
+    is_same_namespace,
+    primary_name_of,
+)
+
+CONNECTION_STRING = "Endpoint=sb://second.example/;SharedAccessKeyName=root;SharedAccessKey=a2V5"
+
+
+def options(**settings: Any) -> SendAvailabilityPairedNamespaceOptions:
+    return SendAvailabilityPairedNamespaceOptions(object(), object(), **settings)
+
+
+def test_defaults() -> None:
+    """P-2"""
+    made = options()
+    assert isinstance(made, PairedNamespaceOptions)
+    assert made.backlog_queue_count == 10
+    assert made.failover_interval == dt.timedelta(minutes=1)
+    assert made.ping_primary_interval == dt.timedelta(minutes=1)
+    assert made.send_timeout_s == 60.0
+    assert made.enable_syphon is False
+    assert made.producer_keys is True
+    assert (made.policy, made.restored_time_to_live) == ("documented", "original")
+    assert made.primary_name is None
+
+
+@pytest.mark.parametrize("interval", [0, 0.5, 3600, dt.timedelta(hours=1)])
+def test_failover_interval_in_range(interval: Any) -> None:
+    """P-2"""
+    made = options(failover_interval=interval)
+    expected = interval if isinstance(interval, dt.timedelta) else dt.timedelta(seconds=interval)
+    assert made.failover_interval == expected
+
+
+@pytest.mark.parametrize("interval", [1, 1800, dt.timedelta(minutes=30)])
+def test_ping_interval_in_range(interval: Any) -> None:
+    """P-2"""
+    assert options(ping_primary_interval=interval).ping_primary_interval_s in {1.0, 1800.0}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "text"),
+    [
+        ("backlog_queue_count", 0, "at least 1, not 0"),
+        ("backlog_queue_count", -1, "at least 1"),
+        ("backlog_queue_count", 1.5, "whole number"),
+        ("backlog_queue_count", "10", "whole number"),
+        ("backlog_queue_count", True, "whole number"),
+        ("failover_interval", -0.001, "from 0 s to 3600 s"),
+        ("failover_interval", 3600.1, "from 0 s to 3600 s"),
+        ("failover_interval", math.nan, "from 0 s to 3600 s"),
+        ("failover_interval", math.inf, "from 0 s to 3600 s"),
+        ("failover_interval", "60", "from 0 s to 3600 s"),
+        ("failover_interval", dt.timedelta(minutes=61), "from 0 s to 3600 s"),
+        ("ping_primary_interval", 0.999, "from 1 s to 1800 s"),
+        ("ping_primary_interval", 1801, "from 1 s to 1800 s"),
+        ("ping_primary_interval", None, "from 1 s to 1800 s"),
+        ("send_timeout", 0, "above 0 s"),
+        ("send_timeout", -1, "send_timeout must be"),
+        ("policy", "lenient", "'documented' or 'legacy'"),
+        ("restored_time_to_live", "none", "'original' or 'remaining'"),
+        ("primary_name", "", "without '/'"),
+        ("primary_name", "a/b", "without '/'"),
+    ],
+)
+def test_out_of_range(setting: str, value: Any, text: str) -> None:
+    """P-2: whatever is outside is a ValueError that says what would be inside."""
+    with pytest.raises(ValueError, match=text):
+        options(**{setting: value})
+    with pytest.raises(ValueError, match=text):
+        SendAvailabilityPairedNamespaceOptions.from_connection_string(
+            CONNECTION_STRING, **{setting: value}
+        )
+
+
+@pytest.mark.parametrize("setting", ["enable_syphon", "producer_keys"])
+def test_switches_are_switches(setting: str) -> None:
+    with pytest.raises(TypeError, match="True or False"):
+        options(**{setting: "yes"})
+
+
+def test_both_clients_are_needed() -> None:
+    with pytest.raises(TypeError, match="must both be given"):
+        SendAvailabilityPairedNamespaceOptions(None, object())
+    with pytest.raises(TypeError, match="must both be given"):
+        SendAvailabilityPairedNamespaceOptions(object(), None)
+
+
+def test_the_count_tells_what_was_found() -> None:
+    """P-2: pairing writes it back."""
+    made = options(backlog_queue_count=3)
+    made.backlog_queue_count = 2
+    assert made.backlog_queue_count == 2
+    with pytest.raises(ValueError, match="at least 1"):
+        made.backlog_queue_count = 0
+
+
+def test_from_connection_string_keeps_the_text() -> None:
+    made = SendAvailabilityPairedNamespaceOptions.from_connection_string(
+        CONNECTION_STRING, 4, client_options={"retry_total": 0}, enable_syphon=True
+    )
+    assert made.connection_string == CONNECTION_STRING
+    assert made.secondary_manager is None
+    assert made.secondary_client is None
+    assert made.backlog_queue_count == 4
+    assert made.client_options == {"retry_total": 0}
+    assert made.manager_options == {}
+    assert made.enable_syphon is True
+    assert options().connection_string is None
+
+
+def test_no_connection_string() -> None:
+    with pytest.raises(ValueError, match="connection string"):
+        SendAvailabilityPairedNamespaceOptions.from_connection_string("second.example")
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name"),
+    [
+        ("contoso.servicebus.windows.net", "contoso"),
+        ("sb://Contoso.servicebus.windows.net/", "contoso"),
+        ("contoso.servicebus.windows.net:5671", "contoso"),
+        ("box", "box"),
+        ("localhost:5672", "localhost-5672"),
+        ("localhost", "localhost"),
+        ("sb://127.0.0.1:7000/", "127.0.0.1-7000"),
+        ("[::1]:5672", "--1-5672"),
+    ],
+)
+def test_primary_name(namespace: str, name: str) -> None:
+    """P-4: `<primary namespace>`; servers of one machine must not share their queues."""
+    assert primary_name_of(namespace) == name
+
+
+@pytest.mark.parametrize("namespace", ["", "sb:///x", "sb://host:port", "//"])
+def test_no_namespace(namespace: str) -> None:
+    with pytest.raises(ValueError, match="no namespace"):
+        primary_name_of(namespace)
+
+
+@pytest.mark.parametrize(
+    ("other", "is_same"),
+    [
+        ("contoso.servicebus.windows.net", True),
+        ("CONTOSO.servicebus.windows.net.", True),
+        ("sb://contoso.servicebus.windows.net/", True),
+        ("contoso2.servicebus.windows.net", False),
+        ("contoso.servicebus.windows.net:5671", False),
+    ],
+)
+def test_same_namespace(other: str, is_same: bool) -> None:
+    assert is_same_namespace("contoso.servicebus.windows.net", other) is is_same
+
+
+def test_ports_tell_servers_of_one_machine_apart() -> None:
+    assert is_same_namespace("localhost:5672", "sb://localhost:5672")
+    assert not is_same_namespace("localhost:5672", "localhost:5673")

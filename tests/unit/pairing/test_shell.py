@@ -1,0 +1,143 @@
+"""What the blocking shell does without the SDK: running flows, telling events, being imported."""
+
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from twinbus.pairing._audience import Audience
+from twinbus.pairing._running import run
+from twinbus.pairing.events import Event, PairFaulted
+from twinbus.pairing.steps import Flow, Pause, Step
+
+
+def nothing() -> None:
+    """Nobody listens."""
+
+
+def count_to_two() -> Flow[list[Any]]:
+    """A flow that keeps what it is told."""
+    told: list[Any] = []
+    for seconds in (1.0, 2.0):
+        try:
+            told.append((yield Pause(seconds)))
+        except ValueError as error:
+            told.append(str(error))
+    return told
+
+
+def test_a_flow_is_told_outcomes_and_errors() -> None:
+    def perform(step: Step) -> str:
+        if step == Pause(2.0):
+            raise ValueError("no")
+        return "yes"
+
+    assert run(count_to_two(), perform, threading.Lock(), nothing) == ["yes", "no"]
+
+
+def test_steps_and_events_do_not_hold_the_lock() -> None:
+    lock = threading.Lock()
+    held: list[bool] = []
+
+    def look(_step: Step | None = None) -> None:
+        held.append(lock.locked())
+
+    def flow() -> Flow[None]:
+        assert lock.locked()
+        yield Pause(1.0)
+        assert lock.locked()
+
+    run(flow(), look, lock, look)
+    assert held == [False] * 3  # before the step, the step, at the end
+    assert not lock.locked()
+
+
+def test_an_interrupted_caller_is_no_outcome() -> None:
+    """Nothing is counted, the flow ends where it is."""
+    ends: list[str] = []
+
+    def flow() -> Flow[None]:
+        try:
+            yield Pause(1.0)
+        except Exception:  # noqa: BLE001 - that is the point
+            ends.append("told")
+        finally:
+            ends.append("closed")
+
+    def interrupted(_step: Step) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(flow(), interrupted, threading.Lock(), nothing)
+    assert ends == ["closed"]
+
+
+def tell(audience: Audience, *reasons: str) -> None:
+    audience.gather(PairFaulted(reason) for reason in reasons)
+    audience.tell()
+
+
+def test_events_are_told_in_order_also_from_within_a_callback() -> None:
+    audience = Audience()
+    heard: list[Event] = []
+
+    def first(event: Event) -> None:
+        if event == PairFaulted("one"):
+            tell(audience, "three")
+
+    audience.add(first)
+    audience.add(heard.append)
+    tell(audience, "one", "two")
+    assert heard == [PairFaulted("one"), PairFaulted("two"), PairFaulted("three")]
+
+
+def test_a_callback_that_fails_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    audience = Audience()
+    heard: list[Event] = []
+
+    def fail(event: Event) -> None:
+        raise RuntimeError("a mistake")
+
+    audience.add(fail)
+    audience.add(heard.append)
+    tell(audience, "one")
+    assert heard == [PairFaulted("one")]
+    assert "a callback failed: event=PairFaulted" in caplog.text
+    assert "pair-faulted reason=one" in caplog.text
+
+
+def test_a_reader_gets_what_came_since_it_was_made_and_ends_with_the_pair() -> None:
+    audience = Audience()
+    tell(audience, "before")
+    reader = audience.read()
+    tell(audience, "one", "two")
+    audience.close()
+    assert list(reader) == [PairFaulted("one"), PairFaulted("two")]
+    assert list(audience.read()) == []
+
+
+def test_a_reader_that_waits_is_woken() -> None:
+    audience = Audience()
+    reader = audience.read()
+    heard: list[Event] = []
+    thread = threading.Thread(target=lambda: heard.extend(reader))
+    thread.start()
+    tell(audience, "one")
+    audience.close()
+    thread.join()
+    assert heard == [PairFaulted("one")]
+
+
+@pytest.fixture
+def without_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("twinbus.pairing")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "azure.servicebus", None)
+
+
+@pytest.mark.usefixtures("without_sdk")
+@pytest.mark.parametrize("name", ["twinbus.pairing", "twinbus.pairing.aio"])
+def test_without_the_sdk_the_error_names_the_extra(name: str) -> None:
+    with pytest.raises(ImportError, match=r'pip install "twinbus\[pairing\]"'):
+        __import__(name)
