@@ -24,11 +24,11 @@ from azure.servicebus.exceptions import (
 )
 
 from tests.simulation.pairing_judge import Judge
+from tests.unit.pairing.stamps import stamp_of
 from twinbus.pairing.batch import snapshot
 from twinbus.pairing.core import Pairing
 from twinbus.pairing.parcels import collect
 from twinbus.pairing.pinging import ping
-from twinbus.pairing.producer_keys import STAMP
 from twinbus.pairing.rewriting import PATH, PRODUCER_KEY
 from twinbus.pairing.sending import SenderState, send
 from twinbus.pairing.steps import Flow, Pause, SendPing, SendToBacklog, SendToPrimary, Step
@@ -216,8 +216,9 @@ def key_of(message: AmqpAnnotatedMessage) -> str:
     if PATH in properties:
         assert not message.delivery_annotations
         return str(properties[PRODUCER_KEY])
-    assert message.delivery_annotations is not None
-    return str(message.delivery_annotations[STAMP])
+    stamp = stamp_of(message)
+    assert stamp is not None
+    return stamp
 
 
 class Sender:

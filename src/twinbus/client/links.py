@@ -63,13 +63,20 @@ class Owner(Protocol):
 class Received:
     """A message that has come, locked unless it was received and deleted."""
 
-    __slots__ = ("data", "delivery_id", "message", "settled")
+    __slots__ = ("_message", "data", "delivery_id", "settled")
 
     def __init__(self, delivery_id: int, data: bytes, settled: bool) -> None:
         self.delivery_id = delivery_id
         self.data = data  # as it stood on the wire
-        self.message: DecodedMessage = decode_message(data)
         self.settled = settled
+        self._message: DecodedMessage | None = None
+
+    @property
+    def message(self) -> DecodedMessage:
+        """Read when it is asked for: one that cannot be read is no reason to hang up."""
+        if self._message is None:
+            self._message = decode_message(self.data)
+        return self._message
 
     @property
     def body(self) -> bytes:

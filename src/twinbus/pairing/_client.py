@@ -174,13 +174,8 @@ class PairedServiceBusClient:
     def status(self) -> PairingStatus:
         """How every entity and every backlog queue is, now."""
         with self._lock:
-            held = self._syphon.held
-            counts = {
-                queue: (moved, self._syphon.dead_lettered.get(queue, 0), held.get(queue, 0))
-                for queue, moved in self._syphon.moved.items()
-            }
             is_running = self._threads is not None and self._threads.is_running
-            return self._pairing.status(counts, running=is_running)
+            return self._pairing.status(self._syphon.counts, running=is_running)
 
     def force_failover(self, entity: str | None = None) -> None:
         """Send to the backlog from now on; without a name: all entities used so far."""
@@ -333,16 +328,24 @@ class _CloseHook:
     def __init__(self, client: ServiceBusClient, closing: Callable[[], None]) -> None:
         self._client = client
         self._close = client.close
-        self._closing = closing
+        self._is_first = "close" not in vars(client)  # else another pair has hooked it before
+        self._closing: Callable[[], None] | None = closing
         client.close = self  # type: ignore[method-assign]
 
     def __call__(self) -> None:
-        self._closing()
+        closing = self._closing
+        if closing is not None:
+            closing()
         self._close()
 
     def remove(self) -> None:
-        if vars(self._client).get("close") is self:
+        self._closing = None  # it stays where another pair has hooked the client since
+        if vars(self._client).get("close") is not self:
+            return
+        if self._is_first:
             del self._client.close
+        else:
+            self._client.close = self._close
 
 
 def _check_kinds(primary: object, options: object) -> None:

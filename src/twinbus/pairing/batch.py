@@ -6,6 +6,7 @@ sent, onto a copy, so that one batch can be sent twice, or by two threads at onc
 """
 
 import copy
+import importlib.util
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
@@ -14,6 +15,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from twinbus.pairing.producer_keys import STAMP
+from twinbus.pairing.value_types import TYPE, VALUE
 
 T = TypeVar("T")
 
@@ -87,8 +89,22 @@ def snapshot(message: AmqpAnnotatedMessage) -> AmqpAnnotatedMessage:
 def with_stamp(message: AmqpAnnotatedMessage, key: str) -> AmqpAnnotatedMessage:
     """A message like this one that says its key; the caller's own stays as it is."""
     stamped = _twin(message)
-    stamped.delivery_annotations = {**(message.delivery_annotations or {}), STAMP: key}
+    # The SDK finds the type of a value by trying, which takes it as long as the rest of a message.
+    text: object = {TYPE: "STRING", VALUE: key.encode()} if CAN_SAY_TYPES else key
+    stamped.delivery_annotations = {**(message.delivery_annotations or {}), _NAME: text}
     return stamped
+
+
+def with_stamp_in_its_form(
+    message: ServiceBusMessage | AmqpAnnotatedMessage, key: str
+) -> ServiceBusMessage | AmqpAnnotatedMessage:
+    """As `with_stamp`, for sending alone: the SDK is quicker with messages of its own class."""
+    stamped = with_stamp(raw_of(message), key)
+    if isinstance(message, AmqpAnnotatedMessage) or "_raw_amqp_message" not in vars(message):
+        return stamped
+    twin = _twin(message)
+    twin._raw_amqp_message = stamped  # noqa: SLF001 - its constructor takes none
+    return twin
 
 
 def originals_of(batch: ServiceBusMessageBatch) -> list[AmqpAnnotatedMessage]:
@@ -163,19 +179,41 @@ def _twin(thing: T) -> T:
     return twin
 
 
+def _encoded(message: AmqpAnnotatedMessage) -> bytes:
+    batch = ServiceBusMessageBatch()
+    batch.add_message(message)
+    return bytes(batch._message[_DATA][0])  # noqa: SLF001
+
+
+def _stamps_as_text(key: str) -> AmqpAnnotatedMessage:
+    message = AmqpAnnotatedMessage(data_body=b"body", properties={"message_id": "id"})
+    message.delivery_annotations = {STAMP: key}
+    return message
+
+
+def _can_say_types() -> bool:
+    """Whether this version of the SDK takes the type of an annotation's value from us."""
+    if importlib.util.find_spec("uamqp") is not None:  # its older transport does not
+        return False
+    message = _stamps_as_text("producer/1")
+    try:
+        expected = _encoded(message)
+        message.delivery_annotations = {_NAME: {TYPE: "STRING", VALUE: b"producer/1"}}
+        return _encoded(message) == expected
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        return False
+
+
 def _can_append() -> bool:
     """Whether this version of the SDK encodes batches and annotations as expected."""
-    message = AmqpAnnotatedMessage(data_body=b"body", properties={"message_id": "id"})
+    message = _stamps_as_text("producer/1")
     try:
-        plain = ServiceBusMessageBatch()
-        plain.add_message(message)
-        stamped = ServiceBusMessageBatch()
-        stamped.add_message(with_stamp(message, "producer/1"))
-        expected: list[bytes] = stamped._message[_DATA]  # noqa: SLF001
-        found: list[bytes] = plain._message[_DATA]  # noqa: SLF001
-        return [found[0] + _section("producer/1")] == expected
+        expected = _encoded(message)
+        message.delivery_annotations = None
+        return _encoded(message) + _section("producer/1") == expected
     except (AttributeError, IndexError, TypeError):
         return False
 
 
+CAN_SAY_TYPES: Final = _can_say_types()
 CAN_APPEND: Final = _can_append()

@@ -17,6 +17,7 @@ from twinbus.pairing.batch import (
     sendable_of,
     stamped_batch,
     with_stamp,
+    with_stamp_in_its_form,
 )
 from twinbus.pairing.producer_keys import ProducerKeys
 
@@ -49,9 +50,10 @@ class Parcel:
         if isinstance(self._plain, ServiceBusMessageBatch):
             stamped = stamped_batch(self._plain, self.originals, self.keys)
             self.outgoing = self._plain if stamped is None else stamped
-            return
-        copies = [with_stamp(*each) for each in zip(self.originals, self.keys, strict=True)]
-        self.outgoing = copies[0] if self._is_single else copies
+        elif self._is_single:
+            self.outgoing = with_stamp_in_its_form(self._plain, self.keys[0])
+        else:
+            self.outgoing = list(map(with_stamp, self.originals, self.keys))
 
     def take_stamps_off(self) -> bool:
         """They made it too large: from now on it goes as it came.  False: there were none."""

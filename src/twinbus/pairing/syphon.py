@@ -137,6 +137,15 @@ class Syphon:
         return {name: len(queue.held) for name, queue in self._queues.items()}
 
     @property
+    def counts(self) -> dict[str, tuple[int, int, int]]:
+        """Messages moved, dead-lettered and held, of each queue."""
+        held = self.held
+        return {
+            queue: (moved, self.dead_lettered[queue], held[queue])
+            for queue, moved in self.moved.items()
+        }
+
+    @property
     def has_events(self) -> bool:
         return bool(self._events)
 

@@ -26,6 +26,8 @@ class BadNetwork:
         self.segment_bytes_max = CHUNK_BYTES_MAX  # a write takes at most so much
         self._flowing = asyncio.Event()
         self._flowing.set()
+        self._answering = asyncio.Event()
+        self._answering.set()
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -61,9 +63,14 @@ class BadNetwork:
         """Nothing gets through any more, and nobody is told."""
         self._flowing.clear()
 
+    def mute(self) -> None:
+        """What is sent to the server arrives; nobody hears of it."""
+        self._answering.clear()
+
     def flow(self) -> None:
         """What was held up arrives."""
         self._flowing.set()
+        self._answering.set()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -73,17 +80,21 @@ class BadNetwork:
             return
         for source, sink in ((reader, far_writer), (far_reader, writer)):
             self._writers.add(sink)
-            task = asyncio.create_task(self._forward(source, sink))
+            task = asyncio.create_task(self._forward(source, sink, sink is writer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _forward(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _forward(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, is_answer: bool
+    ) -> None:
         """One direction, until either side is gone."""
         try:
             while data := await source.read(CHUNK_BYTES_MAX):
                 start = 0
                 while start < len(data):
                     await self._flowing.wait()
+                    if is_answer:
+                        await self._answering.wait()
                     end = start + self.segment_bytes_max
                     if start > CHOPPED_COUNT_MAX * self.segment_bytes_max:
                         end = len(data)

@@ -11,9 +11,10 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
+from tests.unit.pairing.stamps import stamp_of
 from twinbus.entities.partitions import hash_key
 from twinbus.pairing import batch as batches
-from twinbus.pairing.batch import CAN_APPEND, PairedMessageBatch, with_stamp
+from twinbus.pairing.batch import CAN_APPEND, PairedMessageBatch, raw_of, with_stamp
 from twinbus.pairing.parcels import Parcel, collect
 from twinbus.pairing.producer_keys import STAMP, ProducerKeys
 
@@ -24,11 +25,6 @@ def opened(message: Any, batch_bytes: int = 0, keys: ProducerKeys | None = None)
     parcel = collect(message, batch_bytes)
     parcel.open(keys or ProducerKeys(random.Random(1)), "orders")
     return parcel
-
-
-def stamp_of(message: AmqpAnnotatedMessage) -> Any:
-    assert message.delivery_annotations is not None
-    return message.delivery_annotations[STAMP]
 
 
 def encoded(batch: ServiceBusMessageBatch) -> list[bytes]:
@@ -65,9 +61,10 @@ def test_one_message(message: ServiceBusMessage | AmqpAnnotatedMessage) -> None:
     raw = message if isinstance(message, AmqpAnnotatedMessage) else message.raw_amqp_message
     assert parcel.originals == [raw]
     assert stamp_of(parcel.outgoing) == parcel.keys[0]
-    stamped = parcel.outgoing
+    stamped = raw_of(parcel.outgoing)
     assert stamped.body_type is raw.body_type and str(stamped) == str(raw)
-    assert set(stamped.delivery_annotations) == {STAMP, *(raw.delivery_annotations or {})}
+    assert stamped.delivery_annotations is not None
+    assert set(stamped.delivery_annotations) == {STAMP.encode(), *(raw.delivery_annotations or {})}
     assert state_of(message) == before, "the caller's object is as it was"
 
 

@@ -17,6 +17,7 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
+from tests.unit.pairing.stamps import stamp_of
 from twinbus.pairing.core import Pairing, Settings
 from twinbus.pairing.errors import (
     BacklogMessageSizeExceededError,
@@ -27,7 +28,6 @@ from twinbus.pairing.errors import (
 from twinbus.pairing.events import BacklogQueueLost, State
 from twinbus.pairing.options import Policy
 from twinbus.pairing.parcels import collect
-from twinbus.pairing.producer_keys import STAMP
 from twinbus.pairing.rewriting import PATH, PRODUCER_KEY, SCHEDULED_TIME, encoded_size
 from twinbus.pairing.sending import SenderState, batch_bytes, schedule, send
 from twinbus.pairing.steps import (
@@ -119,7 +119,7 @@ def message(body: bytes = b"body") -> ServiceBusMessage:
 def key_on_primary(step: Step) -> Any:
     assert isinstance(step, SendToPrimary | ScheduleOnPrimary)
     outgoing = step.outgoing[0] if isinstance(step.outgoing, list) else step.outgoing
-    return outgoing.delivery_annotations[STAMP]
+    return stamp_of(outgoing)
 
 
 def property_in_backlog(message: AmqpAnnotatedMessage, name: str) -> Any:

@@ -1,13 +1,18 @@
-"""What the blocking shell does without the SDK: running flows, telling events, being imported."""
+"""What the shells do without a server: running flows, telling events, being imported."""
 
 import sys
 import threading
+from functools import partial
 from typing import Any
 
+import azure.servicebus.aio
 import pytest
+from azure.servicebus import ServiceBusClient
 
 from twinbus.pairing._audience import Audience
+from twinbus.pairing._client import _CloseHook
 from twinbus.pairing._running import run
+from twinbus.pairing.aio._client import CloseHook
 from twinbus.pairing.events import Event, PairFaulted
 from twinbus.pairing.steps import Flow, Pause, Step
 
@@ -71,6 +76,56 @@ def test_an_interrupted_caller_is_no_outcome() -> None:
     with pytest.raises(KeyboardInterrupt):
         run(flow(), interrupted, threading.Lock(), nothing)
     assert ends == ["closed"]
+
+
+# --- clients that somebody closes --------------------------------------------------------------
+
+NOWHERE = "Endpoint=sb://nowhere.example/;SharedAccessKeyName=root;SharedAccessKey=a2V5"
+
+
+@pytest.mark.parametrize("removed", [0, 1])
+def test_a_client_in_two_pairs_tells_the_one_that_is_left(removed: int) -> None:
+    """P-17: whichever of them has let go of it; nobody is told twice."""
+    client = ServiceBusClient.from_connection_string(NOWHERE)
+    told: list[int] = []
+    hooks = [_CloseHook(client, partial(told.append, number)) for number in range(2)]
+    hooks[removed].remove()
+    client.close()
+    assert told == [1 - removed]
+    hooks[1 - removed].remove()
+    client.close()
+    assert told == [1 - removed]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("removed", [0, 1])
+async def test_an_async_client_in_two_pairs(removed: int) -> None:
+    """P-17: as above."""
+    client = azure.servicebus.aio.ServiceBusClient.from_connection_string(NOWHERE)
+    told: list[int] = []
+
+    async def tell_of(number: int) -> None:
+        told.append(number)
+
+    hooks = [CloseHook(client, partial(tell_of, number)) for number in range(2)]
+    hooks[removed].remove()
+    await client.close()
+    assert told == [1 - removed]
+    hooks[1 - removed].remove()
+    await client.close()
+    assert told == [1 - removed]
+
+
+def test_the_last_pair_leaves_the_client_as_it_was() -> None:
+    client = ServiceBusClient.from_connection_string(NOWHERE)
+    older, newer = _CloseHook(client, nothing), _CloseHook(client, nothing)
+    newer.remove()
+    older.remove()
+    assert "close" not in vars(client)
+    client.close()
+
+
+# --- events ------------------------------------------------------------------------------------
 
 
 def tell(audience: Audience, *reasons: str) -> None:

@@ -159,12 +159,7 @@ class PairedServiceBusClient:
 
     def status(self) -> PairingStatus:
         """How every entity and every backlog queue is, now."""
-        held = self._syphon.held
-        counts = {
-            queue: (moved, self._syphon.dead_lettered.get(queue, 0), held.get(queue, 0))
-            for queue, moved in self._syphon.moved.items()
-        }
-        return self._pairing.status(counts, running=self._syphoning.is_running)
+        return self._pairing.status(self._syphon.counts, running=self._syphoning.is_running)
 
     def force_failover(self, entity: str | None = None) -> None:
         """Send to the backlog from now on; without a name: all entities used so far."""
@@ -303,14 +298,16 @@ class CloseHook:
         self._client = client
         self._close = client.close
         self._is_first = "close" not in vars(client)  # else another pair has hooked it before
-        self._closing = closing
+        self._closing: Callable[[], Awaitable[None]] | None = closing
         client.close = self  # type: ignore[method-assign]
 
     async def __call__(self) -> None:
-        await self._closing()
+        if self._closing is not None:
+            await self._closing()
         await self._close()
 
     def remove(self) -> None:
+        self._closing = None  # it stays where another pair has hooked the client since
         if vars(self._client).get("close") is not self:
             return
         if self._is_first:
