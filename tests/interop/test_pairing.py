@@ -27,6 +27,7 @@ from azure.servicebus.exceptions import (
 
 from tests.interop.administration import AsyncPlainTransport, PlainTransport
 from tests.interop.pairs import (
+    Pair,
     Servers,
     client_of,
     open_pair,
@@ -494,6 +495,29 @@ async def test_one_client_is_closed_and_its_partner_is_faulted(
             await sender.send_messages(ServiceBusMessage("two"))
         await until(lambda: not pair.sdk.status().syphon_running, "the syphon goes on")
         await until(lambda: our_threads() == [], "threads are left")
+
+
+async def fault_client(pair: Pair, client: str, reason: str) -> None:
+    faulting = pair.sdk.fault(reason, client)
+    if faulting is not None:
+        await faulting
+
+
+@pytest.mark.feature("pairing.coupling")
+async def test_one_client_faults_and_its_partner_is_faulted(
+    servers: Servers, flavour: str, name: str, queue: str
+) -> None:
+    """P-17."""
+    async with open_pair(flavour, servers, name=name) as pair:
+        sender = pair.sender(queue)
+        with pytest.raises(ValueError, match="tertiary"):
+            await fault_client(pair, "tertiary", "there are two")
+        await fault_client(pair, "secondary", "its key was withdrawn")
+        await sender.send_messages(ServiceBusMessage("in the five seconds"))
+        fault = await pair.sees(PairFaulted)
+        assert "the secondary client has faulted: its key was withdrawn" in fault.reason
+        with pytest.raises(PairFaultedError, match="withdrawn"):
+            await sender.send_messages(ServiceBusMessage("too late"))
 
 
 @pytest.mark.feature("pairing.coupling")

@@ -200,8 +200,17 @@ class PairedServiceBusClient:
         """Iterate over what happens from now on; ends when the pair is closed."""
         return self._audience.read()
 
-    def fault(self, reason: str) -> None:
-        """End the pair: sends raise `PairFaultedError` with this reason, both clients close."""
+    def fault(self, reason: str, client: str | None = None) -> None:
+        """End the pair: sends raise `PairFaultedError` with this reason, both clients close.
+
+        With a `client`, "primary" or "secondary", only this one is of no further use; its partner
+        has five seconds to be closed before the pair ends (P-17).
+        """
+        if client is not None:
+            with self._lock:
+                self._coupling.faulted(Side(client), reason, monotonic_s())
+            self._background.wake()
+            return
         with self._lock:
             self._pairing.fault(reason)
         self._dispatch()

@@ -22,7 +22,15 @@ from twinbus.pairing.errors import PairingError
 from twinbus.pairing.events import State
 from twinbus.pairing.log_lines import LOGGER
 from twinbus.pairing.parcels import collect
-from twinbus.pairing.sending import SenderState, batch_bytes, schedule, send
+from twinbus.pairing.sending import (
+    SenderState,
+    Shortcut,
+    after,
+    batch_bytes,
+    schedule,
+    send,
+    shortcut,
+)
 from twinbus.pairing.steps import Pause, ScheduleOnPrimary, SendToBacklog, SendToPrimary, Step
 
 # To ask the primary how large a batch may be: an application that fills one waits for it.
@@ -62,8 +70,8 @@ class PairedSender:
         self._state = SenderState(self.entity_name)
         self._state.backlog_limit_bytes = backlog_limit_bytes
         self._closed = threading.Event()
-        with lock:
-            pairing.entity(self.entity_name)  # so that status() and force_failover() know of it
+        with lock:  # so that status() and force_failover() know of it
+            self._entity = pairing.entity(self.entity_name)
 
     def __enter__(self) -> Self:
         self._check_live()
@@ -87,11 +95,18 @@ class PairedSender:
         caller still has them: see `twinbus.pairing.classification` for which error means what.
         """
         self._check_call(kwargs)
+        perform: Callable[[Step], Any] = self._perform
+        way = self._shortcut(message) if timeout is None else None
+        if way is not None:
+            error = self._send_by(way)
+            if error is None:
+                return
+            perform = after(error, perform)
         with self._lock:
             size_bytes = batch_bytes(self._pairing, self._state)
         parcel = collect(message, size_bytes)
         flow = send(self._pairing, self._state, parcel, timeout)
-        run(flow, self._perform, self._lock, self._dispatch)
+        run(flow, perform, self._lock, self._dispatch)
 
     def schedule_messages(
         self,
@@ -148,6 +163,30 @@ class PairedSender:
         self._closed.set()
         self._primary.begin_close()
         self._close_backlog()
+
+    def _shortcut(self, message: Any) -> Shortcut | None:
+        # The first send of all and the first after an outage have more to do.
+        if not self._state.primary_batch_bytes or self._backlog:
+            return None
+        with self._lock:
+            self._pairing.check()
+            return shortcut(self._pairing, self._entity, message)
+
+    def _send_by(self, way: Shortcut) -> Exception | None:
+        """None: it is done."""
+        try:
+            self._primary.send(way.outgoing, self._pairing.settings.send_timeout_s)
+        except BaseException as error:
+            with self._lock:
+                way.failed()
+            if not isinstance(error, Exception):
+                raise
+            return error
+        with self._lock:
+            way.succeeded()
+        if self._pairing.has_events:
+            self._dispatch()
+        return None
 
     def _perform(self, step: Step) -> Any:
         if isinstance(step, SendToPrimary):

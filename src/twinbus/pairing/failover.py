@@ -131,7 +131,8 @@ class EntityFailover:
         interval has just passed without anybody noticing.
         """
         self.sent_to_primary += count
-        self._move(Trigger.SUCCEEDED, now)
+        if self.state is not State.HEALTHY:
+            self._move(Trigger.SUCCEEDED, now)
 
     def send_failed(self, verdict: Verdict, error: BaseException, now: float) -> Decision:
         """The primary has not taken messages, or has not said so."""

@@ -62,6 +62,16 @@ class ProducerKeys:
             keys.append(known)
         return keys
 
+    def take_one(self, entity: str, message: AmqpAnnotatedMessage) -> str | None:
+        """As `take`, for a message that is sent alone: most are."""
+        producer = self._producers.get(entity)
+        if self._kept or producer is None:
+            keys = self.take(entity, [message])
+            return None if keys is None else keys[0]
+        producer = _with_bucket(producer, message)
+        number = self._last[producer] = self._last.get(producer, 0) + 1
+        return f"{producer}/{number}"
+
     def keep(self, messages: list[AmqpAnnotatedMessage], keys: list[str]) -> None:
         """The outcome of the send is not known: these messages are known by these keys."""
         for message, key in zip(messages, keys, strict=True):

@@ -7,13 +7,14 @@ them.  Nothing else: what is raised after an unknown outcome keeps its producer 
 
 import datetime as dt
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
+from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from twinbus.pairing.batch import snapshot
+from twinbus.pairing.batch import snapshot, with_stamp_in_its_form
 from twinbus.pairing.classification import Verdict, is_wrapped_fault, verdict_of
 from twinbus.pairing.core import Pairing
 from twinbus.pairing.errors import (
@@ -25,7 +26,16 @@ from twinbus.pairing.events import State
 from twinbus.pairing.failover import Decision, EntityFailover, Way
 from twinbus.pairing.parcels import Parcel
 from twinbus.pairing.rewriting import encoded_size, rewrite
-from twinbus.pairing.steps import Flow, Pause, ScheduleOnPrimary, SendToBacklog, SendToPrimary
+from twinbus.pairing.steps import (
+    Flow,
+    Pause,
+    ScheduleOnPrimary,
+    SendToBacklog,
+    SendToPrimary,
+    Step,
+)
+
+T = TypeVar("T")
 
 BUSY_PAUSE_S: Final = 10.0  # P-8
 BUSY_SENDS_MAX: Final = 3
@@ -73,6 +83,56 @@ def schedule(
 ) -> Flow[list[int]]:
     """Schedule a parcel: the sequence numbers, or a 0 for each message if it is in the backlog."""
     return (yield from _deliver(pairing, sender, parcel, time_utc, timeout_s))
+
+
+class Shortcut:
+    """A single message on its way to a healthy entity, before there is a flow.
+
+    Nearly all sends of a healthy pair are of this kind, and succeed.  Then the flow would have had
+    one step and nothing to decide; its making would cost more than the step's own bookkeeping.
+    After a failure a flow takes over, and is told of it as the outcome of its first step.
+    """
+
+    __slots__ = ("_entity", "_key", "_pairing", "_raw", "outgoing")
+
+    def __init__(
+        self, pairing: Pairing, entity: EntityFailover, message: ServiceBusMessage
+    ) -> None:
+        self._pairing = pairing
+        self._entity = entity
+        self._raw = message.raw_amqp_message
+        self._key = pairing.keys.take_one(entity.entity, self._raw)
+        self.outgoing: object = message
+        if self._key is not None:
+            self.outgoing = with_stamp_in_its_form(message, self._key)
+
+    def succeeded(self) -> None:
+        self._entity.send_succeeded(self._pairing.now())
+
+    def failed(self) -> None:
+        """Whatever comes next has the same key: nobody knows whether it has arrived."""
+        if self._key is not None:
+            self._pairing.keys.keep([self._raw], [self._key])
+
+
+def shortcut(pairing: Pairing, entity: EntityFailover, message: object) -> Shortcut | None:
+    """If the message can take it."""
+    if entity.state is not State.HEALTHY or not isinstance(message, ServiceBusMessage):
+        return None
+    return Shortcut(pairing, entity, message)
+
+
+def after(error: Exception, perform: Callable[[Step], T]) -> Callable[[Step], T]:
+    """Performs steps of a flow whose first send to the primary has been tried already."""
+    told: list[Exception] = []
+
+    def perform_next(step: Step) -> T:
+        if told or not isinstance(step, SendToPrimary):
+            return perform(step)
+        told.append(error)
+        raise error
+
+    return perform_next
 
 
 class _Call:

@@ -165,3 +165,18 @@ def test_keys_of_messages_that_are_gone_are_forgotten() -> None:
 
 def test_none_where_they_are_switched_off() -> None:
     assert ProducerKeys(random.Random(1), is_on=False).take("a", messages(1)) is None
+
+
+def test_one_alone_is_numbered_as_among_others() -> None:
+    one_by_one, together = ProducerKeys(random.Random(1)), ProducerKeys(random.Random(1))
+    some = [message(), message("s"), message(), message(partition_key="p"), message("s")]
+    assert [one_by_one.take_one("a", each) for each in some] == taken(together, "a", some)
+    again = some[1]
+    one_by_one.keep([again], ["of another try/7"])
+    assert one_by_one.take_one("a", again) not in {None, "of another try/7"}, "another producer's"
+    key = one_by_one.take_one("a", again)
+    assert key is not None
+    one_by_one.keep([again], [key])
+    assert one_by_one.take_one("a", again) == key
+    assert one_by_one.take_one("a", again) != key
+    assert ProducerKeys(random.Random(1), is_on=False).take_one("a", again) is None

@@ -3,7 +3,7 @@
 import datetime as dt
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -29,7 +29,7 @@ from twinbus.pairing.events import BacklogQueueLost, State
 from twinbus.pairing.options import Policy
 from twinbus.pairing.parcels import collect
 from twinbus.pairing.rewriting import PATH, PRODUCER_KEY, SCHEDULED_TIME, encoded_size
-from twinbus.pairing.sending import SenderState, batch_bytes, schedule, send
+from twinbus.pairing.sending import SenderState, after, batch_bytes, schedule, send, shortcut
 from twinbus.pairing.steps import (
     Flow,
     Pause,
@@ -541,3 +541,65 @@ def test_schedule_in_the_backlog() -> None:
     times = [time_of(property_in_backlog(each, SCHEDULED_TIME)) for each in step.messages]
     assert times == [TIME.timestamp() * 1000] * 2
     assert repr(one.raw_amqp_message) == before
+
+
+# --- the shortcut ---------------------------------------------------------------------------------
+
+
+def test_a_single_message_of_a_healthy_entity_needs_no_flow() -> None:
+    """P-6"""
+    world = World()
+    sent = message()
+    way = shortcut(world.pairing, world.entity, sent)
+    assert way is not None
+    assert stamp_of(cast(ServiceBusMessage, way.outgoing)) is not None
+    assert stamp_of(sent) is None, "the caller's object is as it was"
+    way.succeeded()
+    assert world.entity.sent_to_primary == 1
+    second = shortcut(world.pairing, world.entity, sent)
+    assert second is not None
+    assert stamp_of(cast(ServiceBusMessage, second.outgoing)) != stamp_of(
+        cast(ServiceBusMessage, way.outgoing)
+    )
+
+
+@pytest.mark.parametrize("handed", [[message()], {"body": b""}, "no message"])
+def test_what_is_no_single_message_takes_the_flow(handed: object) -> None:
+    world = World()
+    assert shortcut(world.pairing, world.entity, handed) is None
+
+
+def test_there_is_no_shortcut_to_an_entity_that_is_not_healthy() -> None:
+    world = World()
+    with pytest.raises(ServiceBusConnectionError):
+        world.send(message(), DOWN)
+    assert shortcut(world.pairing, world.entity, message()) is None
+    world.fail_over()
+    assert shortcut(world.pairing, world.entity, message()) is None
+    world.pairing.force_failback("Orders")
+    assert shortcut(world.pairing, world.entity, message()) is None, "recovering"
+    world.send(message())
+    assert shortcut(world.pairing, world.entity, message()) is not None
+
+
+def test_after_a_shortcut_that_failed_the_flow_goes_on_with_the_same_key() -> None:
+    """P-7: an interval of zero fails over, and that same send goes on to the backlog."""
+    world = World(interval_s=0.0)
+    sent = message()
+    way = shortcut(world.pairing, world.entity, sent)
+    assert way is not None
+    way.failed()
+    performed: list[Step] = []
+    perform = after(DOWN, performed.append)
+    flow = send(world.pairing, world.sender, collect(sent), None)
+    first = next(flow)
+    assert isinstance(first, SendToPrimary)
+    assert stamp_of(first.outgoing) == stamp_of(cast(ServiceBusMessage, way.outgoing))
+    with pytest.raises(ServiceBusConnectionError) as failed:
+        perform(first)
+    step = flow.throw(failed.value)
+    assert isinstance(step, SendToBacklog)
+    perform(step)
+    assert performed == [step], "only the first send to the primary had been tried"
+    perform(first)
+    assert performed == [step, first]

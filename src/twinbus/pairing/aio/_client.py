@@ -182,8 +182,16 @@ class PairedServiceBusClient:
         """Iterate with `async for` over what happens from now on; ends when the pair is closed."""
         return self._audience.read()
 
-    async def fault(self, reason: str) -> None:
-        """End the pair: sends raise `PairFaultedError` with this reason, both clients close."""
+    async def fault(self, reason: str, client: str | None = None) -> None:
+        """End the pair: sends raise `PairFaultedError` with this reason, both clients close.
+
+        With a `client`, "primary" or "secondary", only this one is of no further use; its partner
+        has five seconds to be closed before the pair ends (P-17).
+        """
+        if client is not None:
+            self._coupling.faulted(Side(client), reason, self._now())
+            self._background.wake()
+            return
         self._pairing.fault(reason)
         self._dispatch()
         await self.close()

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import datetime as dt
 import warnings
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -22,7 +22,15 @@ from twinbus.pairing.core import Pairing
 from twinbus.pairing.errors import PairingError
 from twinbus.pairing.events import State
 from twinbus.pairing.parcels import collect
-from twinbus.pairing.sending import SenderState, batch_bytes, schedule, send
+from twinbus.pairing.sending import (
+    SenderState,
+    Shortcut,
+    after,
+    batch_bytes,
+    schedule,
+    send,
+    shortcut,
+)
 from twinbus.pairing.steps import (
     Flow,
     Pause,
@@ -72,7 +80,8 @@ class PairedSender:
         self._state.backlog_limit_bytes = backlog_limit_bytes
         self._forget = forget
         self._closed = asyncio.Event()
-        pairing.entity(self.entity_name)  # so that status() and force_failover() know of it
+        # Now, so that status() and force_failover() know of it.
+        self._entity = pairing.entity(self.entity_name)
 
     async def __aenter__(self) -> Self:
         self._check_live()
@@ -102,9 +111,17 @@ class PairedSender:
         caller still has them: see `twinbus.pairing.classification` for which error means what.
         """
         self._check_call(kwargs)
+        perform: Callable[[Step], Awaitable[Any]] = self._perform
+        is_plain = timeout is None and not self._backlog
+        way = shortcut(self._pairing, self._entity, message) if is_plain else None
+        if way is not None:
+            error = await self._send_by(way)
+            if error is None:
+                return
+            perform = after(error, perform)
         self._state.primary_batch_bytes = self._primary.batch_bytes
         parcel = collect(message, batch_bytes(self._pairing, self._state))
-        await self._run(send(self._pairing, self._state, parcel, timeout))
+        await self._run(send(self._pairing, self._state, parcel, timeout), perform)
 
     async def schedule_messages(
         self,
@@ -160,9 +177,25 @@ class PairedSender:
         await asyncio.gather(*(sender.close() for sender in senders))
         self._forget(self)
 
-    async def _run(self, flow: Flow[T]) -> T:
+    async def _send_by(self, way: Shortcut) -> Exception | None:
+        """None: it is done."""
         try:
-            return await run(flow, self._perform)
+            await self._primary.send(way.outgoing, self._pairing.settings.send_timeout_s)
+        except BaseException as error:
+            way.failed()
+            if not isinstance(error, Exception):
+                raise
+            return error
+        way.succeeded()
+        if self._pairing.has_events:
+            self._dispatch()
+        return None
+
+    async def _run(
+        self, flow: Flow[T], perform: Callable[[Step], Awaitable[Any]] | None = None
+    ) -> T:
+        try:
+            return await run(flow, perform or self._perform)
         finally:
             self._dispatch()
 
