@@ -19,9 +19,10 @@ EXAMPLES = ROOT / "examples" / "pairing"
 pytestmark = pytest.mark.feature("pairing.send")
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    with run_servers(tmp_path_factory.mktemp("pair")) as both:
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    """Fresh ones for each test: the pages use the same names, and tests come in any order."""
+    with run_servers(tmp_path) as both:
         yield both
 
 
