@@ -76,9 +76,7 @@ def test_the_page_command_by_command(servers: Servers) -> None:
 
 def test_the_readme(servers: Servers) -> None:
     [_, snippet] = blocks("python", ROOT / "README.md")
-    names = {queue.name for queue in servers.primary.admin.list_queues()}
-    if "orders" not in names:
-        servers.create_queue("orders")
+    servers.create_queue("orders")
     strings = (servers.primary.connection_string, servers.secondary.connection_string)
     program = f"""
 from azure.servicebus import ServiceBusMessage
