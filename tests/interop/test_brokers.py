@@ -142,17 +142,18 @@ def test_receiving_and_peeking_go_on_from_the_rest(
     bus: Bus, client: ServiceBusClient, queue: str
 ) -> None:
     """E-8, E-9: what is in the partition that is down comes when it is back."""
-    with (
-        client.get_queue_sender(queue) as sender,
-        client.get_queue_receiver(queue) as receiver,
-    ):
+    with client.get_queue_sender(queue) as sender:
         texts = fill(sender, 2)
-        missing = [text for text in texts if text.endswith(f" {KEYS[DOWN]}")]
-        take_away(bus, queue, DOWN)
+    missing = [text for text in texts if text.endswith(f" {KEYS[DOWN]}")]
+    take_away(bus, queue, DOWN)
+    with client.get_queue_receiver(queue) as receiver:
         assert sorted(text_of(peek_all(receiver))) == sorted(set(texts) - set(missing))
         found = take(receiver, len(texts) - len(missing)) + take_rest(receiver)
         assert sorted(text_of(found)) == sorted(set(texts) - set(missing))
-        bus.faults.clear_all()
+    bus.faults.clear_all()
+    # A new one: the SDK leaves credit behind, and gives back what comes by it between two calls,
+    # so that the second message may come before the first.
+    with client.get_queue_receiver(queue) as receiver:
         assert text_of(peek_all(receiver)) == missing
         assert text_of(take(receiver, 2)) == missing
         assert take_rest(receiver) == []
