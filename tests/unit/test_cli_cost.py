@@ -41,7 +41,7 @@ def test_plan_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     """C-3"""
     assert main(["cost", "plan", "--rate", "100/s", "--outage-hours", "4"]) == 0
     shown = capsys.readouterr().out
-    assert "polls of 10 backlog queues by 1 syphons              28,800" in shown
+    assert "polls of 10 backlog queues by 1 syphon               28,800" in shown
     assert "1,434,000 messages through the backlog, 4 each    5,736,000" in shown
     assert "check the current price list" in shown
 

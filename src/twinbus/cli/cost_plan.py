@@ -123,7 +123,10 @@ def _document(planned: Plan, bill: Bill, prices: Prices, tier: str) -> dict[str,
 def _print(scenario: Scenario, planned: Plan, bill: Bill, prices: Prices, tier: str) -> None:
     queues, syphons = scenario.backlog_queues, scenario.syphons
     operations = [
-        [f"polls of {queues} backlog queues by {syphons} syphons", planned.polls],
+        [
+            f"polls of {queues} backlog queues by {syphons} syphon{'s' * (syphons != 1)}",
+            planned.polls,
+        ],
         ["pings", planned.pings],
         [f"{planned.backlog_messages:,} messages through the backlog, 4 each", planned.backlog],
         ["less the 2 each that they cost anyway", -planned.backlog_anyway],

@@ -54,6 +54,16 @@ class PairedMessageBatch(ServiceBusMessageBatch):
         self.originals.append(snapshot(raw_of(sendable)))
 
 
+def batch_within(limit_bytes: int, asked_bytes: int | None) -> PairedMessageBatch:
+    """A batch of the size that was asked for, if links to the entity take it."""
+    if asked_bytes is not None and asked_bytes > limit_bytes:
+        raise ValueError(
+            f"Max message size: {asked_bytes} is too large, acceptable max batch size "
+            f"is: {limit_bytes} bytes."
+        )
+    return PairedMessageBatch(asked_bytes or limit_bytes)
+
+
 def sendable_of(message: object) -> ServiceBusMessage | AmqpAnnotatedMessage:
     """A message in one of the forms that the SDK takes; `TypeError` for anything else."""
     if isinstance(message, ServiceBusMessage | AmqpAnnotatedMessage):

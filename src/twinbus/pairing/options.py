@@ -7,7 +7,7 @@ to a namespace.
 import datetime as dt
 import ipaddress
 import math
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 Seconds: TypeAlias = float | dt.timedelta
@@ -23,6 +23,19 @@ SEND_TIMEOUT_S_MAX: Final = 60 * 60.0
 
 class PairedNamespaceOptions:
     """Base of pairing kinds.  There is one kind: `SendAvailabilityPairedNamespaceOptions`."""
+
+
+class OptionSettings(TypedDict, total=False):
+    """Keywords of the options; the constructor has their defaults."""
+
+    failover_interval: Seconds
+    enable_syphon: bool
+    ping_primary_interval: Seconds
+    policy: Policy
+    restored_time_to_live: RestoredTimeToLive
+    send_timeout: Seconds
+    producer_keys: bool
+    primary_name: str | None
 
 
 class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
@@ -54,81 +67,6 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
                 "secondary_manager and secondary_client must both be given; "
                 "from_connection_string() makes them."
             )
-        self._check_and_keep(
-            backlog_queue_count=backlog_queue_count,
-            failover_interval=failover_interval,
-            enable_syphon=enable_syphon,
-            ping_primary_interval=ping_primary_interval,
-            policy=policy,
-            restored_time_to_live=restored_time_to_live,
-            send_timeout=send_timeout,
-            producer_keys=producer_keys,
-            primary_name=primary_name,
-        )
-        self.secondary_manager = secondary_manager
-        self.secondary_client = secondary_client
-        self.connection_string: str | None = None
-        self.manager_options: dict[str, Any] = {}
-        self.client_options: dict[str, Any] = {}
-
-    @classmethod
-    def from_connection_string(
-        cls,
-        secondary: str,
-        backlog_queue_count: int = BACKLOG_QUEUE_COUNT_DEFAULT,
-        *,
-        manager_options: dict[str, Any] | None = None,
-        client_options: dict[str, Any] | None = None,
-        failover_interval: Seconds = 60,
-        enable_syphon: bool = False,
-        ping_primary_interval: Seconds = 60,
-        policy: Policy = "documented",
-        restored_time_to_live: RestoredTimeToLive = "original",
-        send_timeout: Seconds = 60,
-        producer_keys: bool = True,
-        primary_name: str | None = None,
-    ) -> "SendAvailabilityPairedNamespaceOptions":
-        """Hold the text: `pair_namespace` makes clients of its own flavour, and closes them.
-
-        `manager_options` and `client_options` are keywords for the clients'
-        `from_connection_string` (retries, certificates, a proxy).
-        """
-        if "=" not in secondary:
-            raise ValueError(
-                "secondary must be a connection string: Endpoint=sb://…;SharedAccessKeyName=…;…"
-            )
-        options = cls.__new__(cls)
-        options._check_and_keep(  # noqa: SLF001 - its own
-            backlog_queue_count=backlog_queue_count,
-            failover_interval=failover_interval,
-            enable_syphon=enable_syphon,
-            ping_primary_interval=ping_primary_interval,
-            policy=policy,
-            restored_time_to_live=restored_time_to_live,
-            send_timeout=send_timeout,
-            producer_keys=producer_keys,
-            primary_name=primary_name,
-        )
-        options.secondary_manager = None
-        options.secondary_client = None
-        options.connection_string = secondary
-        options.manager_options = dict(manager_options or {})
-        options.client_options = dict(client_options or {})
-        return options
-
-    def _check_and_keep(
-        self,
-        *,
-        backlog_queue_count: int,
-        failover_interval: Seconds,
-        enable_syphon: bool,
-        ping_primary_interval: Seconds,
-        policy: Policy,
-        restored_time_to_live: RestoredTimeToLive,
-        send_timeout: Seconds,
-        producer_keys: bool,
-        primary_name: str | None,
-    ) -> None:
         self.backlog_queue_count = backlog_queue_count
         self.failover_interval_s = _seconds(
             "failover_interval", failover_interval, 0.0, FAILOVER_INTERVAL_S_MAX
@@ -154,6 +92,37 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
             )
         self.restored_time_to_live: RestoredTimeToLive = restored_time_to_live
         self.primary_name = None if primary_name is None else _name(primary_name)
+        self.secondary_manager = secondary_manager
+        self.secondary_client = secondary_client
+        self.connection_string: str | None = None
+        self.manager_options: dict[str, Any] = {}
+        self.client_options: dict[str, Any] = {}
+
+    @classmethod
+    def from_connection_string(
+        cls,
+        secondary: str,
+        backlog_queue_count: int = BACKLOG_QUEUE_COUNT_DEFAULT,
+        *,
+        manager_options: dict[str, Any] | None = None,
+        client_options: dict[str, Any] | None = None,
+        **settings: Unpack[OptionSettings],
+    ) -> "SendAvailabilityPairedNamespaceOptions":
+        """Hold the text: `pair_namespace` makes clients of its own flavour, and closes them.
+
+        `manager_options` and `client_options` are keywords for the clients'
+        `from_connection_string` (retries, certificates, a proxy); `settings` are the constructor's.
+        """
+        if "=" not in secondary:
+            raise ValueError(
+                "secondary must be a connection string: Endpoint=sb://…;SharedAccessKeyName=…;…"
+            )
+        options = cls(secondary, secondary, backlog_queue_count, **settings)
+        options.secondary_manager = options.secondary_client = None
+        options.connection_string = secondary
+        options.manager_options = dict(manager_options or {})
+        options.client_options = dict(client_options or {})
+        return options
 
     @property
     def backlog_queue_count(self) -> int:
@@ -244,3 +213,17 @@ def _switch(what: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{what} must be True or False, not {value!r}.")
     return value
+
+
+def check_kinds(primary: object, options: object, client: type) -> None:
+    """`TypeError` unless these are what `pair_namespace` takes, with SDK clients of this class."""
+    if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
+        raise TypeError(
+            f"options must be SendAvailabilityPairedNamespaceOptions, not {type(options).__name__}."
+        )
+    if not isinstance(primary, str | client):
+        module = client.__module__.partition("._")[0]
+        raise TypeError(
+            f"primary must be a connection string or an {module}.{client.__name__}, not "
+            f"{type(primary).__module__}.{type(primary).__name__}."
+        )

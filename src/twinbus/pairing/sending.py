@@ -20,6 +20,7 @@ from twinbus.pairing.core import Pairing
 from twinbus.pairing.errors import (
     BacklogMessageSizeExceededError,
     BacklogUnavailableError,
+    PairingError,
     PingRefusedError,
 )
 from twinbus.pairing.events import State
@@ -83,6 +84,18 @@ def schedule(
 ) -> Flow[list[int]]:
     """Schedule a parcel: the sequence numbers, or a 0 for each message if it is in the backlog."""
     return (yield from _deliver(pairing, sender, parcel, time_utc, timeout_s))
+
+
+def check_cancel(sequence_numbers: int | list[int], timeout_s: float | None) -> None:
+    """Only the primary can cancel: what waits in the backlog has no number there yet."""
+    if timeout_s is not None and timeout_s <= 0:
+        raise ValueError("The timeout must be greater than 0.")
+    numbers = [sequence_numbers] if isinstance(sequence_numbers, int) else sequence_numbers
+    if 0 in numbers:
+        raise PairingError(
+            "A message that was scheduled while its entity was failed over (number 0) cannot "
+            "be cancelled: it waits in a backlog queue."
+        )
 
 
 class Shortcut:

@@ -28,6 +28,7 @@ from twinbus.pairing.coupling import Coupling, Side
 from twinbus.pairing.events import PairingStatus
 from twinbus.pairing.options import (
     SendAvailabilityPairedNamespaceOptions,
+    check_kinds,
     is_same_namespace,
     primary_name_of,
 )
@@ -46,7 +47,7 @@ async def pair_namespace(
     Raises `ValueError` for a namespace that is paired with itself, and what the SDK raises if the
     secondary cannot be reached, refuses the credential or cannot make the backlog queues.
     """
-    _check_kinds(primary, options)
+    check_kinds(primary, options, ServiceBusClient)
     async with AsyncExitStack() as opened:
         if isinstance(primary, str):
             primary = ServiceBusClient.from_connection_string(primary)
@@ -322,18 +323,6 @@ class CloseHook:
             del self._client.close
         else:
             self._client.close = self._close
-
-
-def _check_kinds(primary: object, options: object) -> None:
-    if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
-        raise TypeError(
-            f"options must be SendAvailabilityPairedNamespaceOptions, not {type(options).__name__}."
-        )
-    if not isinstance(primary, str | ServiceBusClient):
-        raise TypeError(
-            "primary must be a connection string or an azure.servicebus.aio.ServiceBusClient, not "
-            f"{type(primary).__module__}.{type(primary).__name__}."
-        )
 
 
 def _utc_now() -> dt.datetime:

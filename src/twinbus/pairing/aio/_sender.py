@@ -16,10 +16,9 @@ from azure.servicebus.aio import ServiceBusSender
 
 from twinbus.pairing.aio._running import run
 from twinbus.pairing.aio._steady import Closing, SteadySender, as_outgoing
-from twinbus.pairing.batch import PairedMessageBatch
+from twinbus.pairing.batch import PairedMessageBatch, batch_within
 from twinbus.pairing.classification import Verdict, verdict_of
 from twinbus.pairing.core import Pairing
-from twinbus.pairing.errors import PairingError
 from twinbus.pairing.events import State
 from twinbus.pairing.parcels import collect
 from twinbus.pairing.sending import (
@@ -27,6 +26,7 @@ from twinbus.pairing.sending import (
     Shortcut,
     after,
     batch_bytes,
+    check_cancel,
     schedule,
     send,
     shortcut,
@@ -146,14 +146,7 @@ class PairedSender:
     ) -> None:
         """Only the primary can cancel: what waits in the backlog has no number there yet."""
         self._check_call(kwargs)
-        if timeout is not None and timeout <= 0:
-            raise ValueError("The timeout must be greater than 0.")
-        numbers = [sequence_numbers] if isinstance(sequence_numbers, int) else sequence_numbers
-        if 0 in numbers:
-            raise PairingError(
-                "A message that was scheduled while its entity was failed over (number 0) cannot "
-                "be cancelled: it waits in a backlog queue."
-            )
+        check_cancel(sequence_numbers, timeout)
         timeout_s = timeout or self._pairing.settings.send_timeout_s
         await self._primary.cancel(sequence_numbers, timeout_s)
 
@@ -163,12 +156,7 @@ class PairedSender:
         """As large as the primary's link allows; while it is down, as a backlog queue's does."""
         self._check_live()
         limit = self._primary.batch_bytes or await self._ask_for_batch_bytes()
-        if max_size_in_bytes is not None and max_size_in_bytes > limit:
-            raise ValueError(
-                f"Max message size: {max_size_in_bytes} is too large, acceptable max batch size "
-                f"is: {limit} bytes."
-            )
-        return PairedMessageBatch(max_size_in_bytes or limit)
+        return batch_within(limit, max_size_in_bytes)
 
     async def close(self) -> None:
         """A send that is under way fails.  To close twice does nothing."""
