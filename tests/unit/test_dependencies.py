@@ -29,6 +29,8 @@ MAY_IMPORT = {
     "client": ROOTS | {"amqp", "entities", "metered"},
     "costs": ROOTS | {"metered"},
     "pairing": ROOTS | {"entities"},  # of entities, the hash of keys; otherwise Azure's SDK
+    # Of pairing, the rules of rewriting; of entities, the partitions.
+    "pipeline": ROOTS | {"client", "amqp", "entities", "metered", "costs", "pairing"},
 }
 # One place puts the parts together, so it has to see all of them.
 COMPOSITION = {

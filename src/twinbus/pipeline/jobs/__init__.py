@@ -1,0 +1,1 @@
+"""What is done with messages on Spark: one file a job, its logic as DataFrame → DataFrame."""
