@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "amqp": ROOTS,
     "entities": ROOTS,
     "storage": ROOTS | {"entities", "metered"},
-    "broker": ROOTS | {"storage", "entities"},
+    "broker": ROOTS | {"storage", "entities", "metered"},
     "gateway": ROOTS | {"broker", "entities", "metered"},
     "remote": ROOTS | {"broker", "storage", "entities"},
     "server": ROOTS

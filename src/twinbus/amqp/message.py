@@ -71,6 +71,7 @@ __all__ = [
 ]
 
 NO_TTL: Final = -1
+TTL_MS_MAX: Final = 1 << 62  # two times may be further apart than 64 bits hold
 PRIORITY_DEFAULT: Final = 4
 
 # Fields of the properties list.
@@ -412,5 +413,5 @@ def _ttl_from_times(bare: bytes, properties_end: int) -> int:
     expiry = list_field(bare, 3, properties_end, _ABSOLUTE_EXPIRY_TIME)
     creation = list_field(bare, 3, properties_end, _CREATION_TIME)
     if isinstance(expiry, Timestamp) and isinstance(creation, Timestamp):
-        return max(0, expiry - creation)
+        return min(max(0, expiry - creation), TTL_MS_MAX)
     return NO_TTL

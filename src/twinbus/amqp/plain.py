@@ -242,6 +242,29 @@ def sequence_section(values: list[object]) -> bytes:
     return b"\x00\x53\x76" + encode_value(values)
 
 
+def listing_parts(values: dict[str, object], key: str, entries: list[bytes]) -> list[bytes]:
+    """A body that is a map of some values and, last in it, a list of binaries, in pieces.
+
+    Such a list may have megabytes: it is for the caller to put everything together in one go.
+    """
+    listed: list[bytes] = []
+    size = 0
+    for entry in entries:
+        listed.append(b"\xb0" + U32.pack(len(entry)))
+        listed.append(entry)
+        size += len(entry)
+    size += 5 * len(entries)
+    start: list[bytes] = []
+    for name, value in values.items():
+        start.append(encode_value(name))
+        start.append(encode_value(value))
+    start.append(encode_value(key))
+    start.append(b"\xd0" + U32.pack(size + 4) + U32.pack(len(entries)))
+    first = b"".join(start)
+    head = U32.pack(len(first) + size + 4) + U32.pack(2 * len(values) + 2)
+    return [b"\x00\x53\x77\xd1" + head + first, *listed]
+
+
 def encode_message(
     body: bytes = b"",
     properties: Properties | None = None,

@@ -15,10 +15,14 @@ from twinbus.entities.commands import (
     Browse,
     Command,
     DeleteMessages,
+    ListNumbers,
+    ListPartitions,
     ListRules,
+    PartitionState,
     RemoveRule,
     ReplaceRule,
     Resubmit,
+    SettleRanges,
     Undefer,
 )
 from twinbus.entities.facts import gather
@@ -94,6 +98,15 @@ def _list_rules(
     return [rule.description for rule in rules]
 
 
+def _list_partitions(
+    broker: "Broker", queue: Queue, command: Command, now: Now
+) -> list[PartitionState]:
+    assert isinstance(command, ListPartitions)
+    queue.check_receivable()
+    first, after, count = queue.span(command.subqueue)
+    return [PartitionState(max(0, queue.partition), True, first, after, count)]
+
+
 def _check_subscription(queue: Queue) -> None:
     if queue.topic_id == 0:
         raise InvalidOperation(
@@ -110,4 +123,7 @@ REQUESTS: Final[dict[type[Command], Decide]] = {
     DeleteMessages: begin_walk,
     Undefer: begin_walk,
     Resubmit: begin_walk,
+    ListNumbers: begin_walk,
+    SettleRanges: begin_walk,
+    ListPartitions: _list_partitions,
 }

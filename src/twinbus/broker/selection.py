@@ -1,4 +1,4 @@
-"""Requests about many messages: browse, delete, undefer, resubmit, by a selection.
+"""Requests about many messages: browse, list, delete, settle, undefer, resubmit, by a selection.
 
 A queue may hold millions of messages, so such a request is a walk: each turn of the broker looks at
 one slice of one walk, and whoever sends or receives gets his turn in between.
@@ -20,13 +20,15 @@ from twinbus.entities.commands import (
     Command,
     DeleteMessages,
     Delivered,
+    ListNumbers,
     Reply,
     Resubmit,
     Selected,
     SelectionCommand,
+    SettleRanges,
     Undefer,
 )
-from twinbus.entities.facts import MAIN, Stored, gather
+from twinbus.entities.facts import DEAD_LETTER, MAIN, Stored, gather
 from twinbus.entities.fields import Fields
 from twinbus.entities.filters import FilterError, SqlFilter, parse_filter
 from twinbus.entities.message import (
@@ -48,7 +50,8 @@ from twinbus.errors import (
     ServerBusy,
     ServiceError,
 )
-from twinbus.limits import PEEK_COUNT_MAX, PEEK_RESPONSE_BYTES_MAX, WALKS_MAX
+from twinbus.limits import PEEK_COUNT_MAX, RUNS_MAX, WALKS_MAX
+from twinbus.metered import UNIT_BYTES
 
 if TYPE_CHECKING:
     from twinbus.broker.broker import Broker
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
 # What one slice may look at, and what it may read; a few milliseconds' work.
 SLICE_COUNT_MAX: Final = PEEK_COUNT_MAX
 SLICE_BODIES_MAX: Final = 128
+SLICE_BROWSE_MAX: Final = 512  # where bodies are only handed on
 SLICE_BODIES_BYTES_MAX: Final = 4_194_304
 OVERHEAD_BYTES: Final = 256  # what the facts of one resubmitted message take beyond its body
 
@@ -69,6 +73,7 @@ class Walk:
 
     reads_bodies = False
     changes_messages = True
+    bodies_max = SLICE_BODIES_MAX  # that a slice reads
 
     def __init__(self, broker: "Broker", queue: Queue, command: SelectionCommand) -> None:
         selection = command.selection
@@ -83,7 +88,7 @@ class Walk:
         self._states = frozenset(selection.states)
         self._left = command.count
         self._next = max(1, selection.from_sequence_number)
-        self._last = queue.published
+        self._last = min(queue.published, selection.to_sequence_number - 1)
         self._filter: SqlFilter | None = None
         if selection.expression:
             if self._codec is None:
@@ -143,7 +148,9 @@ class Walk:
         Moves on behind the last one that was looked at.
         """
         reads = self.reads_bodies or self._filter is not None
-        most = SLICE_BODIES_MAX if reads else SLICE_COUNT_MAX
+        most = self.bodies_max if reads else SLICE_COUNT_MAX
+        if self._filter is not None:
+            most = SLICE_BODIES_MAX  # looking into them takes longer than anything else
         size_bytes = 0
         found: list[Message] = []
         run = self._run(now)
@@ -224,15 +231,18 @@ class BrowseWalk(Walk):
 
     reads_bodies = True
     changes_messages = False
+    bodies_max = SLICE_BROWSE_MAX
 
     def __init__(self, broker: "Broker", queue: Queue, command: SelectionCommand) -> None:
         super().__init__(broker, queue, command)
+        assert isinstance(command, Browse)
         self._size_bytes = 0
+        self._maximum_bytes = command.maximum_bytes
 
     def _take(self, messages: list[Message], bodies: list[bytes], now: Now) -> int:
         for count, (message, body) in enumerate(zip(messages, bodies, strict=True)):
             self._size_bytes += message.length
-            if self._size_bytes > PEEK_RESPONSE_BYTES_MAX and self.selected.delivered:
+            if self._size_bytes > self._maximum_bytes and self.selected.delivered:
                 return count
             self.selected.delivered.append(Delivered(_seen(message), body, 0))
         return len(messages)
@@ -254,12 +264,77 @@ def _seen(message: Message) -> Message:
     return copy
 
 
+class NumbersWalk(Walk):
+    """Says which numbers are there, as runs of them."""
+
+    changes_messages = False
+
+    def _take(self, messages: list[Message], bodies: list[bytes], now: Now) -> int:
+        bounds = self.selected.bounds
+        for count, message in enumerate(messages):
+            number = message.sequence_number
+            if bounds and bounds[-1] == number:
+                bounds[-1] = number + 1
+            elif len(bounds) == 2 * RUNS_MAX:
+                return count
+            else:
+                bounds += (number, number + 1)
+        return len(messages)
+
+
 class DeleteWalk(Walk):
     """Removes for good."""
 
     def _take(self, messages: list[Message], bodies: list[bytes], now: Now) -> int:
         self._broker.work_count += len(messages)
         return self.queue.remove_free(self._subqueue, _numbers(messages))
+
+
+class SettleWalk(Walk):
+    """Removes what is within ranges of numbers, or moves it to the dead-letter queue."""
+
+    def __init__(self, broker: "Broker", queue: Queue, command: SelectionCommand) -> None:
+        assert isinstance(command, SettleRanges)
+        if command.overlay is not None and command.subqueue != MAIN:
+            raise InvalidOperation("A message in a dead-letter queue cannot be dead-lettered.")
+        super().__init__(broker, queue, command)
+        self._bounds = command.bounds
+        self._overlay = command.overlay
+        self._at = 0  # where in the bounds the walk has come to
+
+    def _candidates(self, now: Now) -> tuple[list[Message], bool]:
+        """Range after range, until there is enough for a slice."""
+        found: list[Message] = []
+        left = SLICE_COUNT_MAX  # what this slice may look at; a range without messages counts too
+        while self._at < len(self._bounds):
+            number = max(self._next, self._bounds[self._at])
+            end = min(self._bounds[self._at + 1], self._last + 1)
+            if number >= end:
+                self._at += 2
+                continue
+            if left <= 0:
+                return found, False
+            run = self.queue.peek(self._subqueue, number, min(left, end - number), now)
+            left -= max(1, len(run))
+            self._next = end
+            for message in run:
+                if message.sequence_number >= end:
+                    break
+                if self._fits(message):
+                    found.append(message)
+            else:
+                if run:  # the rest of the range may have more
+                    self._next = run[-1].sequence_number + 1
+        return found, True
+
+    def _take(self, messages: list[Message], bodies: list[bytes], now: Now) -> int:
+        self._broker.work_count += len(messages)
+        for message in messages:
+            self.selected.units += 1 + max(0, message.length - 1) // UNIT_BYTES
+        if self._overlay is None:
+            return self.queue.remove_free(self._subqueue, _numbers(messages))
+        self.queue.dead_letter(MAIN, messages, self._overlay, DEAD_LETTER)
+        return len(messages)
 
 
 class UndeferWalk(Walk):
@@ -330,7 +405,9 @@ def _numbers(messages: list[Message]) -> list[int]:
 _WALKS: Final[dict[type[Command], type[Walk]]] = {
     Browse: BrowseWalk,
     DeleteMessages: DeleteWalk,
+    ListNumbers: NumbersWalk,
     Resubmit: ResubmitWalk,
+    SettleRanges: SettleWalk,
     Undefer: UndeferWalk,
 }
 

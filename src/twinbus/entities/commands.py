@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.entities.message import NEVER_MS, Message, NewMessage, Overlay
 from twinbus.errors import ServiceError
+from twinbus.limits import PEEK_RESPONSE_BYTES_MAX
 
 if TYPE_CHECKING:
     from twinbus.entities.descriptions import QueueDescription
@@ -26,6 +27,9 @@ PEEK_LOCK: Final = 0
 RECEIVE_AND_DELETE: Final = 1
 
 Lock = tuple[int, int]
+
+# Above every sequence number there can be (partitions.py), and a machine word when compiled.
+NUMBERS_END: Final = 1 << 61
 
 
 class Command:
@@ -379,10 +383,18 @@ class Runtime:
 class Selection:
     """Which messages of a part a request is about; every condition must hold."""
 
-    __slots__ = ("before_ms", "expression", "from_sequence_number", "session_id", "states")
+    __slots__ = (
+        "before_ms",
+        "expression",
+        "from_sequence_number",
+        "session_id",
+        "states",
+        "to_sequence_number",
+    )
 
     def __init__(self) -> None:
         self.from_sequence_number = 0
+        self.to_sequence_number = NUMBERS_END  # this one is not meant any more
         self.before_ms = NEVER_MS  # enqueued before this (UTC)
         self.session_id: str | None = None
         self.states: list[int] = []  # empty: any
@@ -418,9 +430,48 @@ class DeleteMessages(SelectionCommand):
 
 
 class Browse(SelectionCommand):
-    """Ours: peek at what a selection says."""
+    """Ours: peek at what a selection says, as much of it as `maximum_bytes` says."""
+
+    __slots__ = ("is_range", "maximum_bytes")
+
+    def __init__(
+        self,
+        entity_id: int,
+        subqueue: int,
+        selection: Selection,
+        count: int,
+        context: object = None,
+    ) -> None:
+        super().__init__(entity_id, subqueue, selection, count, context)
+        self.maximum_bytes = PEEK_RESPONSE_BYTES_MAX
+        self.is_range = False  # nothing in it may be passed over, or it would seem to be gone
+
+
+class ListNumbers(SelectionCommand):
+    """Ours: which sequence numbers are there."""
 
     __slots__ = ()
+
+
+class SettleRanges(SelectionCommand):
+    """Ours: delete what is there within ranges of numbers and nobody has locked.
+
+    With an overlay it is dead-lettered instead.  The selection says which states are meant.
+    """
+
+    __slots__ = ("bounds", "overlay")
+
+    def __init__(
+        self,
+        entity_id: int,
+        subqueue: int,
+        selection: Selection,
+        count: int,
+        context: object = None,
+    ) -> None:
+        super().__init__(entity_id, subqueue, selection, count, context)
+        self.bounds: list[int] = []  # first, end, first, end, …; ascending
+        self.overlay: Overlay | None = None
 
 
 class Undefer(SelectionCommand):
@@ -447,6 +498,32 @@ class Resubmit(SelectionCommand):
     __slots__ = ()
 
 
+class ListPartitions(Command):
+    """Ours: from where to where a part's numbers go.  Reply: a PartitionState for each partition.
+
+    A plain entity has one, its partition 0.
+    """
+
+    __slots__ = ("subqueue",)
+
+    def __init__(self, entity_id: int, subqueue: int, context: object = None) -> None:
+        super().__init__(entity_id, context)
+        self.subqueue = subqueue
+
+
+class PartitionState:
+    """What one partition has of a part of its entity; nothing is known of one that is down."""
+
+    __slots__ = ("count", "first", "is_up", "next", "partition")
+
+    def __init__(self, partition: int, is_up: bool, first: int, next_: int, count: int) -> None:
+        self.partition = partition
+        self.is_up = is_up
+        self.first = first  # the lowest sequence number that is there; `next` if nothing is
+        self.next = next_  # one more than the highest that has been published
+        self.count = count
+
+
 class Delivered:
     """A message handed out, with its body at hand."""
 
@@ -461,11 +538,13 @@ class Delivered:
 class Selected:
     """What became of a request about many messages."""
 
-    __slots__ = ("count", "delivered", "next_sequence_number")
+    __slots__ = ("bounds", "count", "delivered", "next_sequence_number", "units")
 
     def __init__(self) -> None:
         self.count = 0
+        self.units = 0  # of what was settled: begun 64 KiB, for the meter
         self.delivered: list[Delivered] = []  # what was browsed
+        self.bounds: list[int] = []  # runs of numbers: first, end, first, end, …
         self.next_sequence_number = 0  # where to go on; 0 = everything has been looked at
 
 

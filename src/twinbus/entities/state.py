@@ -237,6 +237,16 @@ class QueueState:
             number = run[-1].sequence_number + 1
         return found
 
+    def span(self, subqueue: int) -> tuple[int, int, int]:
+        """Of a part: the lowest number that is there, the one that no published number of the queue
+        reaches, and how many messages there are.  Of an empty part both numbers are the same.
+        """
+        after = self.published + 1
+        lowest = self.messages_from(subqueue, 1, 1)
+        if not lowest:
+            return after, after, 0
+        return lowest[0].sequence_number, after, self._part(subqueue).table.count
+
     def put_scheduled(self, message: Message) -> None:
         """Take in a scheduled message that is durable already.
 

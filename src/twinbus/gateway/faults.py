@@ -20,6 +20,8 @@ from twinbus.entities.commands import (
     Command,
     DeleteMessages,
     GetSessionState,
+    ListNumbers,
+    ListPartitions,
     ListSessions,
     Peek,
     ReceiveDeferred,
@@ -29,6 +31,7 @@ from twinbus.entities.commands import (
     Send,
     SetSessionState,
     Settle,
+    SettleRanges,
     Undefer,
 )
 from twinbus.entities.descriptions import PREFIX_END, SUBSCRIPTIONS
@@ -82,6 +85,9 @@ _ROLES: Final[dict[type[Command], int]] = {
     ListSessions: RECEIVES,
     DeleteMessages: RECEIVES,
     Browse: RECEIVES,
+    ListNumbers: RECEIVES,
+    ListPartitions: RECEIVES,
+    SettleRanges: RECEIVES,
     Undefer: RECEIVES,
     Resubmit: RECEIVES,
 }

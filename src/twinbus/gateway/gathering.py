@@ -136,6 +136,10 @@ def all_down(entity: Entity) -> Unavailable:
     )
 
 
+def partition_down(entity: Entity, partition: int) -> Unavailable:
+    return Unavailable(f"Partition {partition} of '{shown(entity)}' is down. Try again later.")
+
+
 def shown(entity: Entity) -> str:
     """An entity's name for people."""
     return shown_name(entity.name)[:NAME_CHARS_MAX]

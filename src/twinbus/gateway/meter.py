@@ -1,7 +1,8 @@
 """The meter: every operation that Azure would bill, by namespace, entity and kind.
 
     send         a message that was accepted: each begun 64 KiB of it is a unit
-    receive      a message that was handed to a receiver, likewise; a receive without any is one
+    receive      a message that was handed to a receiver or settled by its number, likewise; a
+                 receive without any is one
     ping         a ping of a pair of namespaces that got through
     management   a request about an entity, its messages or its sessions that was carried out
 
@@ -12,7 +13,14 @@ or know the time.  Two meters of one entity are no harm: what they counted is ad
 
 from typing import Final
 
-from twinbus.entities.commands import ReceiveDeferred, Reply, Send, Settle
+from twinbus.entities.commands import (
+    ReceiveDeferred,
+    Reply,
+    Selected,
+    Send,
+    Settle,
+    SettleRanges,
+)
 from twinbus.entities.facts import DEAD_LETTER, TRANSFER_DEAD_LETTER
 from twinbus.entities.message import NewMessage
 from twinbus.metered import MANAGEMENT, PING, RECEIVE, SEND, UNIT_BYTES, Metered
@@ -128,6 +136,10 @@ class EntityMeter:
                 self.delivered(bodies, sum([len(body) for body in bodies]))
             else:
                 self.received_nothing()
+        elif isinstance(command, SettleRanges) and isinstance(result, Selected) and result.count:
+            self.receives += result.count
+            self.receive_units += result.units
+            self._change()
         else:
             self.managed_once()
 

@@ -18,8 +18,10 @@ from twinbus.entities.commands import (
     Command,
     ReceiveDeferred,
     Reply,
+    Selected,
     Send,
     Settle,
+    SettleRanges,
 )
 from twinbus.errors import ServerBusy, ServiceError
 from twinbus.gateway.meter import measure
@@ -117,6 +119,8 @@ class EntityMetrics:
             self.sent(len(command.messages) - pings, size)
         elif isinstance(command, ReceiveDeferred) and isinstance(result, list):
             self.delivered(len(result), sum([len(each.body) for each in result]))
+        elif isinstance(command, SettleRanges) and isinstance(result, Selected):
+            self.settled(COMPLETE if command.overlay is None else DEAD_LETTER, result.count)
 
     def sent(self, count: int, size_bytes: int) -> None:
         """So many messages have become durable."""

@@ -5,7 +5,8 @@
         CancelScheduled                              (partitioned_numbers.py)
     RenewSession, Get- and SetSessionState       the partition of the session id
     Peek, Browse, DeleteMessages, Undefer,       partition after partition, or all of them
-        Resubmit, ListSessions                       (partitioned_walks.py)
+        Resubmit, ListNumbers, ListSessions          (partitioned_walks.py)
+    ListPartitions, SettleRanges                 all at once (partitioned_ranges.py)
     AddRule, ReplaceRule, RemoveRule, ListRules  all partitions, or any (partitioned_rules.py)
 
 Everything is decided from what is at hand: this must never wait, and keeps no state but in gathers
@@ -22,6 +23,8 @@ from twinbus.entities.commands import (
     Command,
     DeleteMessages,
     GetSessionState,
+    ListNumbers,
+    ListPartitions,
     ListRules,
     ListSessions,
     Peek,
@@ -35,6 +38,7 @@ from twinbus.entities.commands import (
     SessionCommand,
     SetSessionState,
     Settle,
+    SettleRanges,
     Undefer,
 )
 from twinbus.entities.partitions import hash_key
@@ -47,6 +51,7 @@ from twinbus.gateway.partitioned_numbers import (
     route_renew,
     route_settle,
 )
+from twinbus.gateway.partitioned_ranges import route_list_partitions, route_settle_ranges
 from twinbus.gateway.partitioned_rules import route_list_rules, route_rule
 from twinbus.gateway.partitioned_sends import choose_partition, deal, route_send
 from twinbus.gateway.partitioned_walks import route_list_sessions, route_peek, route_selection
@@ -82,6 +87,9 @@ _WAYS: Final[dict[type[Command], Callable[[Routes, Entity, Command], None]]] = {
     DeleteMessages: route_selection,
     Undefer: route_selection,
     Resubmit: route_selection,
+    ListNumbers: route_selection,
+    ListPartitions: route_list_partitions,
+    SettleRanges: route_settle_ranges,
     AddRule: route_rule,
     ReplaceRule: route_rule,
     RemoveRule: route_rule,

@@ -5,15 +5,19 @@ in order: whoever asks again from the last number on reaches every message (E-9)
 
 A partition that is down is passed over.  Who only looks gets what the others have.  Who wants
 something done is sent back to it (`next_sequence_number`) as long as there was anything to do
-elsewhere, and hears that it is down when nothing else is left.
+elsewhere, and hears that it is down when nothing else is left.  Who reads a range to the last
+message, or asks for the numbers that are there, is never led past a partition: what is missing
+would seem to be gone.
 """
 
 from twinbus.broker.links import DOWN
 from twinbus.entities.commands import (
+    NUMBERS_END,
     Browse,
     Command,
     DeleteMessages,
     Delivered,
+    ListNumbers,
     ListSessions,
     Peek,
     Reply,
@@ -32,33 +36,38 @@ from twinbus.gateway.gathering import (
     all_down,
     copies_of,
     forward,
+    partition_down,
     partitions_up,
-    shown,
 )
 from twinbus.gateway.partitioned_numbers import undefer_numbers
-from twinbus.limits import PAGE_COUNT_MAX, PEEK_COUNT_MAX, PEEK_RESPONSE_BYTES_MAX
+from twinbus.limits import PAGE_COUNT_MAX, PEEK_COUNT_MAX, PEEK_RESPONSE_BYTES_MAX, RUNS_MAX
 
 
 class _Walking(Gather):
     """Base: asks one partition at a time."""
 
-    __slots__ = ("asked_count", "number", "partition")
+    __slots__ = ("asked_count", "number", "partition", "partition_end")
 
-    def __init__(self, gateway: Routes, entity: Entity, command: Command, number: int) -> None:
+    def __init__(
+        self, gateway: Routes, entity: Entity, command: Command, number: int, end: int = NUMBERS_END
+    ) -> None:
         super().__init__(gateway, entity, command)
         self.partition = max(0, partition_of(number))
+        # The first one without any number below `end`.
+        self.partition_end = max(0, min(PARTITION_COUNT, partition_of(end - 1) + 1))
         self.number = number  # where to go on in this partition
         self.asked_count = 0  # how often somebody has answered
 
     def walk(self) -> None:
         """Ask the partition; the next one if it is down."""
-        while self.partition < PARTITION_COUNT:
+        while self.partition < self.partition_end:
             part = self.entity.parts[self.partition]
             if self.gateway.links[part.store].health != DOWN:
                 self.ask(self.partition, self.question(self.number))
                 self.begin()
                 return
-            self.passed_over()
+            if not self.passed_over():
+                return
             self.move_on()
         self.finish()
 
@@ -70,9 +79,9 @@ class _Walking(Gather):
     def gathered(self, replies: list[Reply]) -> None:
         reply = replies[0]
         if isinstance(reply.error, Unavailable):
-            self.passed_over()
-            self.move_on()
-            self.walk()
+            if self.passed_over():
+                self.move_on()
+                self.walk()
         else:
             self.asked_count += 1
             self.came(reply)
@@ -85,8 +94,9 @@ class _Walking(Gather):
         """A partition has answered."""
         raise NotImplementedError
 
-    def passed_over(self) -> None:
-        """This partition is down."""
+    def passed_over(self) -> bool:
+        """This partition is down.  False: nobody is led past it, and the answer is given."""
+        return True
 
     def finish(self) -> None:
         """There is no further partition."""
@@ -171,23 +181,49 @@ def route_selection(gateway: Routes, entity: Entity, command: Command) -> None:
 class _Selecting(_Walking):
     """A request about many messages in all partitions."""
 
-    __slots__ = ("_is_browsing", "_left", "_request", "_selected", "_size_bytes", "_skipped")
+    __slots__ = (
+        "_is_browsing",
+        "_is_strict",
+        "_left",
+        "_maximum_bytes",
+        "_request",
+        "_selected",
+        "_size_bytes",
+        "_skipped",
+    )
 
     def __init__(self, gateway: Routes, entity: Entity, command: SelectionCommand) -> None:
-        super().__init__(gateway, entity, command, command.selection.from_sequence_number)
+        selection = command.selection
+        start, end = selection.from_sequence_number, selection.to_sequence_number
+        super().__init__(gateway, entity, command, start, end)
         self._request = command
         self._is_browsing = isinstance(command, Browse)
+        self._is_strict = isinstance(command, ListNumbers)  # no partition may be left out
+        self._maximum_bytes = PEEK_RESPONSE_BYTES_MAX
+        if isinstance(command, Browse):
+            self._is_strict = command.is_range
+            self._maximum_bytes = command.maximum_bytes
         self._left = command.count
         self._selected = Selected()
         self._size_bytes = 0
         self._skipped = -1  # the first partition that was passed over
 
     def question(self, number: int) -> Command:
-        return _narrowed(self._request, number, self._left)
+        narrowed = _narrowed(self._request, number, self._left)
+        if isinstance(narrowed, Browse):
+            narrowed.maximum_bytes = max(1, self._maximum_bytes - self._size_bytes)
+        return narrowed
 
-    def passed_over(self) -> None:
+    def passed_over(self) -> bool:
         if self._skipped < 0:
             self._skipped = self.partition
+        if not self._is_strict:
+            return True
+        if self._selected.count == 0:
+            self.answer(None, partition_down(self.entity, self.partition))
+        else:
+            self._answer(self.number)
+        return False
 
     def came(self, reply: Reply) -> None:
         if reply.error is not None:
@@ -203,14 +239,16 @@ class _Selecting(_Walking):
         if not self._is_browsing:
             self._selected.count += selected.count
             self._left -= selected.count
+            self._selected.bounds += selected.bounds
         if next_number == 0:
             next_number = selected.next_sequence_number
-        is_full = self._left <= 0 or self._size_bytes >= PEEK_RESPONSE_BYTES_MAX
+        is_full = self._left <= 0 or self._size_bytes >= self._maximum_bytes
+        is_full = is_full or len(self._selected.bounds) >= 2 * RUNS_MAX
         if next_number != 0:
             self._answer(next_number)
             return
         self.move_on()
-        if is_full and self.partition < PARTITION_COUNT:
+        if is_full and self.partition < self.partition_end:
             self._answer(self.number)
         else:
             self.walk()
@@ -220,7 +258,7 @@ class _Selecting(_Walking):
         selected = self._selected
         for each in delivered:
             self._size_bytes += each.message.length
-            if self._size_bytes > PEEK_RESPONSE_BYTES_MAX and selected.delivered:
+            if self._size_bytes > self._maximum_bytes and selected.delivered:
                 return each.message.sequence_number
             selected.delivered.append(each)
             selected.count += 1
@@ -229,9 +267,7 @@ class _Selecting(_Walking):
 
     def finish(self) -> None:
         if self._skipped >= 0 and self._selected.count == 0 and not self._is_browsing:
-            name = shown(self.entity)
-            error = Unavailable(f"Partition {self._skipped} of '{name}' is down. Try again later.")
-            self.answer(None, error)
+            self.answer(None, partition_down(self.entity, self._skipped))
         elif self.asked_count == 0 and self._skipped >= 0:
             self.answer(None, all_down(self.entity))
         else:
@@ -249,6 +285,7 @@ def _narrowed(command: SelectionCommand, number: int, count: int) -> SelectionCo
     asked = command.selection
     selection = Selection()
     selection.from_sequence_number = number
+    selection.to_sequence_number = asked.to_sequence_number
     selection.before_ms = asked.before_ms
     selection.states = asked.states
     selection.expression = asked.expression
@@ -256,6 +293,8 @@ def _narrowed(command: SelectionCommand, number: int, count: int) -> SelectionCo
         return Browse(0, command.subqueue, selection, count)
     if isinstance(command, DeleteMessages):
         return DeleteMessages(0, command.subqueue, selection, count)
+    if isinstance(command, ListNumbers):
+        return ListNumbers(0, command.subqueue, selection, count)
     if isinstance(command, Resubmit):
         return Resubmit(0, command.subqueue, selection, count)
     return Undefer(0, command.subqueue, selection, count)

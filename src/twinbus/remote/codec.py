@@ -21,6 +21,8 @@ from twinbus.entities.commands import (
     GetRuntime,
     GetSessionState,
     ListEntities,
+    ListNumbers,
+    ListPartitions,
     ListRules,
     ListSessions,
     NewEntity,
@@ -36,6 +38,7 @@ from twinbus.entities.commands import (
     Send,
     SetSessionState,
     Settle,
+    SettleRanges,
     Undefer,
     UpdateEntities,
 )
@@ -72,6 +75,9 @@ DELETE_MESSAGES: Final = COMMAND_MIN + 19
 BROWSE: Final = COMMAND_MIN + 20
 UNDEFER: Final = COMMAND_MIN + 21
 RESUBMIT: Final = COMMAND_MIN + 22
+LIST_NUMBERS: Final = COMMAND_MIN + 23
+SETTLE_RANGES: Final = COMMAND_MIN + 24
+LIST_PARTITIONS: Final = COMMAND_MIN + 25
 
 Encode = Callable[[Any], Operation]
 Decode = Callable[[Operation], Command]
@@ -296,6 +302,7 @@ def _encode_selection(command: SelectionCommand) -> Operation:
             selection.session_id,
             selection.states,
             selection.expression,
+            selection.to_sequence_number,
         ),
         command.count,
     )
@@ -308,6 +315,7 @@ def _decode_selection(fields: Operation) -> Selection:
     selection.session_id = fields[2]
     selection.states = fields[3]
     selection.expression = fields[4]
+    selection.to_sequence_number = fields[5]
     return selection
 
 
@@ -315,8 +323,40 @@ def _decode_delete_messages(fields: Operation) -> Command:
     return DeleteMessages(fields[3], fields[4], _decode_selection(fields[5]), fields[6])
 
 
+def _encode_browse(command: Browse) -> Operation:
+    return (*_encode_selection(command), command.maximum_bytes, command.is_range)
+
+
 def _decode_browse(fields: Operation) -> Command:
-    return Browse(fields[3], fields[4], _decode_selection(fields[5]), fields[6])
+    browse = Browse(fields[3], fields[4], _decode_selection(fields[5]), fields[6])
+    browse.maximum_bytes = fields[7]
+    browse.is_range = fields[8]
+    return browse
+
+
+def _decode_list_numbers(fields: Operation) -> Command:
+    return ListNumbers(fields[3], fields[4], _decode_selection(fields[5]), fields[6])
+
+
+def _encode_settle_ranges(command: SettleRanges) -> Operation:
+    overlay = None if command.overlay is None else encode_overlay(command.overlay)
+    return (*_encode_selection(command), command.bounds, overlay)
+
+
+def _decode_settle_ranges(fields: Operation) -> Command:
+    settle = SettleRanges(fields[3], fields[4], _decode_selection(fields[5]), fields[6])
+    settle.bounds = fields[7]
+    if fields[8] is not None:
+        settle.overlay = decode_overlay(fields[8])
+    return settle
+
+
+def _encode_list_partitions(command: ListPartitions) -> Operation:
+    return (command.subqueue,)
+
+
+def _decode_list_partitions(fields: Operation) -> Command:
+    return ListPartitions(fields[3], fields[4])
 
 
 def _decode_resubmit(fields: Operation) -> Command:
@@ -353,9 +393,12 @@ _ENCODERS: Final[dict[type[Command], tuple[int, Encode]]] = {
     ListEntities: (LIST_ENTITIES, _encode_list_entities),
     GetRuntime: (GET_RUNTIME, _encode_entity_ids),
     DeleteMessages: (DELETE_MESSAGES, _encode_selection),
-    Browse: (BROWSE, _encode_selection),
+    Browse: (BROWSE, _encode_browse),
     Undefer: (UNDEFER, _encode_undefer),
     Resubmit: (RESUBMIT, _encode_selection),
+    ListNumbers: (LIST_NUMBERS, _encode_selection),
+    SettleRanges: (SETTLE_RANGES, _encode_settle_ranges),
+    ListPartitions: (LIST_PARTITIONS, _encode_list_partitions),
 }
 
 _DECODERS: Final[dict[int, Decode]] = {
@@ -380,4 +423,7 @@ _DECODERS: Final[dict[int, Decode]] = {
     BROWSE: _decode_browse,
     UNDEFER: _decode_undefer,
     RESUBMIT: _decode_resubmit,
+    LIST_NUMBERS: _decode_list_numbers,
+    SETTLE_RANGES: _decode_settle_ranges,
+    LIST_PARTITIONS: _decode_list_partitions,
 }

@@ -6,7 +6,14 @@ class and its text.
 
 from typing import Any, Final
 
-from twinbus.entities.commands import Delivered, Listed, Reply, Runtime, Selected
+from twinbus.entities.commands import (
+    Delivered,
+    Listed,
+    PartitionState,
+    Reply,
+    Runtime,
+    Selected,
+)
 from twinbus.entities.rules import RuleDescription
 from twinbus.errors import ServiceError
 from twinbus.remote.codec import decode_description, encode_description
@@ -21,6 +28,7 @@ SELECTED: Final = 4
 RUNTIMES: Final = 5
 LISTED: Final = 6
 RULES: Final = 7
+PARTITIONS: Final = 8
 
 
 def _error_classes(base: type[ServiceError]) -> dict[str, type[ServiceError]]:
@@ -62,7 +70,8 @@ def encode_reply(reply: Reply) -> tuple[int, Any]:
         return (PLAIN, result)
     if isinstance(result, Selected):
         delivered = encode_delivered(result.delivered)
-        return (SELECTED, (result.count, result.next_sequence_number, delivered))
+        numbers = (result.count, result.units, result.next_sequence_number, result.bounds)
+        return (SELECTED, (*numbers, delivered))
     return (PLAIN, result)
 
 
@@ -80,6 +89,8 @@ def _encode_list(values: list[Any], sample: object) -> tuple[int, Any]:
         return (LISTED, encode_listed(values))
     if isinstance(sample, RuleDescription):
         return (RULES, [each.to_json() for each in values])
+    if isinstance(sample, PartitionState):
+        return (PARTITIONS, [(s.partition, s.is_up, s.first, s.next, s.count) for s in values])
     return (PLAIN, values)
 
 
@@ -97,11 +108,15 @@ def decode_result(form: int, value: Any) -> object:
         return decode_listed(value)
     if form == RULES:
         return [RuleDescription.from_json(each) for each in value]
+    if form == PARTITIONS:
+        return [PartitionState(*fields) for fields in value]
     assert form == SELECTED, "a form that nobody encodes"
     selected = Selected()
     selected.count = value[0]
-    selected.next_sequence_number = value[1]
-    selected.delivered = decode_delivered(value[2])
+    selected.units = value[1]
+    selected.next_sequence_number = value[2]
+    selected.bounds = value[3]
+    selected.delivered = decode_delivered(value[4])
     return selected
 
 

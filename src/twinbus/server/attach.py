@@ -94,6 +94,10 @@ def _node(endpoint: "AmqpEndpoint", nodes: object, address: Address) -> Node | N
     assert isinstance(nodes, dict)
     key = address.path.lower() + ("/$management" if address.is_management else "")
     node = nodes.get(key)
+    if isinstance(node, ManagementNode):
+        entity = endpoint.namespace.find_entity(address.name)
+        if entity.entity_id != node.entity_id:
+            node = None  # the entity was deleted and made again: another one of the same name
     if node is None:
         if key == CBS:
             node = ClaimsNode(endpoint)

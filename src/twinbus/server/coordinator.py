@@ -29,6 +29,8 @@ from twinbus.entities.commands import (
     Browse,
     Command,
     GetSessionState,
+    ListNumbers,
+    ListPartitions,
     ListRules,
     ListSessions,
     Peek,
@@ -65,6 +67,8 @@ REQUEST_SIZE_BYTES_MAX: Final = 4_096
 _NOT_ENLISTED: Final = (
     Browse,
     GetSessionState,
+    ListNumbers,
+    ListPartitions,
     ListRules,
     ListSessions,
     Peek,

@@ -17,12 +17,15 @@ from twinbus.entities.commands import (
     DEFER,
     PEEK_LOCK,
     RECEIVE_AND_DELETE,
+    Browse,
     CancelScheduled,
     Command,
     Delivered,
     GetSessionState,
+    ListPartitions,
     ListRules,
     ListSessions,
+    PartitionState,
     Peek,
     ReceiveDeferred,
     RenewLocks,
@@ -44,20 +47,26 @@ from twinbus.errors import (
     RemoteProtocolError,
     ServiceError,
     SessionLockLost,
+    Unavailable,
 )
 from twinbus.gateway.addresses import Address
 from twinbus.limits import MESSAGE_SIZE_BYTES_MAX
 from twinbus.server.bulk_requests import (
+    answer_partitions,
     answer_selected,
     read_batch_delete,
     read_browse,
+    read_numbers,
+    read_partitions,
     read_purge,
     read_resubmit,
+    read_settle,
     read_undefer,
 )
 from twinbus.server.coordinator import enlist_request, is_enlisted
 from twinbus.server.lock_tokens import lock_token
 from twinbus.server.outcomes import encode_changes, read_delay
+from twinbus.server.range_answers import RangeAnswer, said
 from twinbus.server.receiving import encode_overlaid
 from twinbus.server.request_fields import (
     Body,
@@ -144,6 +153,9 @@ class ManagementNode(Node):
             raise InvalidOperation(f"'{self._path[:64]}' has no sessions.")
 
     def replied(self, reply: Reply, request: DecodedMessage) -> None:
+        if isinstance(reply.command, ListPartitions) and isinstance(reply.error, Unavailable):
+            # Whether it is up is part of the question.
+            reply = Reply(reply.command, [PartitionState(0, False, 0, 0, 0)], None)
         self.entity.metrics.replied(reply)
         self._meter.replied(reply)
         error = reply.error
@@ -153,10 +165,18 @@ class ManagementNode(Node):
         if error is not None:
             self._refuse(request, error)
             return
-        status, body = _answer(reply)
-        description = "OK" if body else "No content"
-        properties: Body = {"statusCode": Int(status), "statusDescription": description}
-        self.respond(request, properties, body)
+        command = reply.command
+        if isinstance(command, Browse) and command.is_range:
+            selected: Selected = reply.result  # type: ignore[assignment]
+            if selected.count:
+                RangeAnswer(self, request, selected).go_on()
+                return
+        if isinstance(command, ListPartitions):
+            states: list[PartitionState] = reply.result  # type: ignore[assignment]
+            status, body = answer_partitions(self.entity.description.created_utc_ms, states)
+        else:
+            status, body = _answer(reply)
+        self.respond(request, said(status, body), body)
 
     def _refuse(self, request: DecodedMessage, error: ServiceError) -> None:
         properties: Body = {
@@ -294,8 +314,12 @@ _OPERATIONS: Final[dict[str, tuple[str, Callable[[ManagementNode, Body], Command
     "com.microsoft:remove-rule": ("Listen", read_remove_rule),
     "com.microsoft:enumerate-rules": ("Listen", read_enumerate_rules),
     "com.microsoft:batch-delete-messages": ("Listen", read_batch_delete),
-    # Ours.  What changes many messages at a stroke is for whoever manages the entity.
+    # Ours.  What changes many messages at a stroke is for whoever manages the entity; what settles
+    # them by number is for whoever might receive and settle them one by one.
     "twinbus:browse": ("Listen", read_browse),
+    "twinbus:partitions": ("Listen", read_partitions),
+    "twinbus:numbers": ("Listen", read_numbers),
+    "twinbus:settle": ("Listen", read_settle),
     "twinbus:purge": ("Manage", read_purge),
     "twinbus:undefer": ("Manage", read_undefer),
     "twinbus:resubmit": ("Manage", read_resubmit),

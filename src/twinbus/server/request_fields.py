@@ -57,21 +57,38 @@ def required_text(body: Body, key: str) -> str:
     return value
 
 
-def elements(body: Body, key: str) -> list[object]:
-    """A list or array with something in it."""
+def elements(body: Body, key: str, most: int = SEQUENCE_NUMBERS_MAX) -> list[object]:
+    """A list or array with something in it, and not with more than `most`."""
     value = body.get(key)
     if not isinstance(value, list) or not value:
         raise ArgumentInvalid(f"'{key}' must be an array with at least one element.")
-    if len(value) > SEQUENCE_NUMBERS_MAX:
-        raise ArgumentOutOfRange(f"'{key}' has more than {SEQUENCE_NUMBERS_MAX} elements.")
+    if len(value) > most:
+        raise ArgumentOutOfRange(f"'{key}' has more than {most} elements.")
     return value
 
 
 def sequence_numbers(body: Body) -> list[int]:
+    return _whole_numbers("sequence-numbers", elements(body, "sequence-numbers"))
+
+
+def ranges(body: Body, key: str, most: int) -> list[int]:
+    """First, end, first, end, … in ascending order; an end is not in its range."""
+    bounds = _whole_numbers(key, elements(body, key, 2 * most))
+    if len(bounds) % 2:
+        raise ArgumentInvalid(f"'{key}' must hold pairs: the first number of a range and its end.")
+    if bounds[0] < 0:
+        raise ArgumentOutOfRange(f"'{key}' must not hold negative numbers.")
+    for at in range(1, len(bounds)):
+        if bounds[at] < bounds[at - 1] or (at % 2 and bounds[at] == bounds[at - 1]):
+            raise ArgumentInvalid(f"'{key}' must ascend: each range ends behind its first number.")
+    return bounds
+
+
+def _whole_numbers(key: str, values: list[object]) -> list[int]:
     numbers: list[int] = []
-    for value in elements(body, "sequence-numbers"):
+    for value in values:
         if not isinstance(value, int) or isinstance(value, bool):
-            raise ArgumentInvalid("'sequence-numbers' must hold whole numbers.")
+            raise ArgumentInvalid(f"'{key}' must hold whole numbers.")
         numbers.append(int(value))
     return numbers
 

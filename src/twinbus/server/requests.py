@@ -15,6 +15,7 @@ from twinbus.amqp.plain import (
     Properties,
     decode_message,
     encode_message,
+    listing_parts,
     value_section,
 )
 from twinbus.errors import ArgumentInvalid, RemoteProtocolError, ServerBusy
@@ -43,6 +44,21 @@ class Node:
         if link is not None:
             correlated = Properties(correlation_id=request.properties.message_id)
             link.send(encode_message(value_section(body), correlated, properties))
+
+    def respond_listing(
+        self,
+        request: DecodedMessage,
+        properties: dict[str, object],
+        values: dict[str, object],
+        key: str,
+        entries: list[bytes],
+    ) -> None:
+        """The same with a map of values and a long list of binaries."""
+        link = self.response_link
+        if link is not None:
+            correlated = Properties(correlation_id=request.properties.message_id)
+            head = encode_message(b"", correlated, properties)
+            link.send(b"".join([head, *listing_parts(values, key, entries)]))
 
 
 class RequestLink:

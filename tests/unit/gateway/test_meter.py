@@ -9,8 +9,11 @@ from twinbus.entities.commands import (
     Peek,
     ReceiveDeferred,
     Reply,
+    Selected,
+    Selection,
     Send,
     Settle,
+    SettleRanges,
 )
 from twinbus.entities.facts import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from twinbus.entities.message import Mark, Message, NewMessage
@@ -73,6 +76,20 @@ def test_pings_are_no_sends() -> None:
     ping.mark, numbered.mark = Mark("", 0, is_ping=True), Mark("p", 1)
     entity.replied(Reply(Send(1, [ping, numbered]), [0, 7], None))
     assert taken(meter) == {("orders", "ping"): (1, 1), ("orders", "send"): (1, 1)}
+
+
+def test_what_is_settled_by_number_counts_as_received() -> None:
+    """C-1, C-2: reading a message and settling it costs as much as receiving it would."""
+    meter, entity = orders()
+    settle = SettleRanges(1, MAIN, Selection(), 9)
+    selected = Selected()
+    entity.replied(Reply(settle, selected, None))
+    assert taken(meter) == {("orders", "management"): (1, 1)}
+    selected.count, selected.units = 3, 5
+    entity.replied(Reply(settle, selected, None))
+    assert taken(meter) == {("orders", "receive"): (3, 5)}
+    entity.replied(Reply(settle, None, QuotaExceeded("no")))
+    assert taken(meter) == {}
 
 
 def test_requests_count_as_what_they_do() -> None:

@@ -20,6 +20,7 @@ from twinbus.entities.commands import (
     Delivered,
     Listed,
     ListEntities,
+    PartitionState,
     Reply,
     Runtime,
     Selected,
@@ -89,15 +90,18 @@ delivered = st.lists(
     | st.lists(st.none() | st.builds(MessageLockLost, texts))
     | delivered
     | st.lists(st.builds(Listed, numbers, texts, texts, descriptions), max_size=3)
+    | st.lists(st.builds(PartitionState, numbers, st.booleans(), numbers, numbers, numbers))
 )
 def test_results(result: object) -> None:
     assert inside(replied(result)) == inside(result)
 
 
-@given(delivered, numbers, numbers)
-def test_selected(found: list[Delivered], count: int, following: int) -> None:
+@given(delivered, numbers, numbers, st.lists(numbers))
+def test_selected(found: list[Delivered], count: int, following: int, bounds: list[int]) -> None:
     selected = Selected()
     selected.count = count
+    selected.units = 2 * count
+    selected.bounds = bounds
     selected.delivered = found
     selected.next_sequence_number = following
     assert inside(replied(selected)) == inside(selected)

@@ -14,6 +14,8 @@ from twinbus.entities.commands import (
     GetRuntime,
     GetSessionState,
     ListEntities,
+    ListNumbers,
+    ListPartitions,
     ListRules,
     ListSessions,
     NewEntity,
@@ -28,6 +30,7 @@ from twinbus.entities.commands import (
     Send,
     SetSessionState,
     Settle,
+    SettleRanges,
     Undefer,
     UpdateEntities,
 )
@@ -148,6 +151,7 @@ new_entities = st.builds(
 def selections(draw: st.DrawFn) -> Selection:
     selection = Selection()
     selection.from_sequence_number = draw(numbers)
+    selection.to_sequence_number = draw(numbers)
     selection.before_ms = draw(numbers)
     selection.session_id = draw(texts_or_none)
     selection.states = draw(st.lists(st.integers(0, 2), max_size=3))
@@ -194,6 +198,22 @@ def undefers(draw: st.DrawFn) -> Undefer:
     return undefer
 
 
+@st.composite
+def browses(draw: st.DrawFn) -> Browse:
+    browse = Browse(draw(numbers), draw(small), draw(selections()), draw(small))
+    browse.maximum_bytes = draw(numbers)
+    browse.is_range = draw(st.booleans())
+    return browse
+
+
+@st.composite
+def range_settles(draw: st.DrawFn) -> SettleRanges:
+    settle = SettleRanges(draw(numbers), draw(small), draw(selections()), draw(small))
+    settle.bounds = draw(st.lists(numbers))
+    settle.overlay = draw(st.none() | overlays)
+    return settle
+
+
 COMMANDS: dict[type[Command], SearchStrategy[Command]] = {
     Send: sends(),
     Settle: settles(),
@@ -215,7 +235,10 @@ COMMANDS: dict[type[Command], SearchStrategy[Command]] = {
     ListEntities: st.builds(ListEntities),
     GetRuntime: st.builds(GetRuntime, st.lists(numbers)),
     DeleteMessages: st.builds(DeleteMessages, numbers, small, selections(), small),
-    Browse: st.builds(Browse, numbers, small, selections(), small),
+    Browse: browses(),
+    ListNumbers: st.builds(ListNumbers, numbers, small, selections(), small),
+    ListPartitions: st.builds(ListPartitions, numbers, small),
+    SettleRanges: range_settles(),
     Undefer: undefers(),
     Resubmit: st.builds(Resubmit, numbers, small, selections(), small),
 }
