@@ -189,6 +189,11 @@ class BusConnection(asyncio.Protocol):
             self._flushing = True
             self._loop.call_soon(self.flush)
 
+    def forget(self, link: Sender | Receiver) -> None:
+        """It has detached: nothing more is told to it."""
+        self._links.discard(link)
+        self.flush_soon()
+
     def flush(self) -> None:
         self._flushing = False
         if self._transport is not None and self._connection.output_size:
@@ -257,14 +262,14 @@ class BusConnection(asyncio.Protocol):
         elif isinstance(event, LinkAttached):
             cast(Sender | Receiver, event.link.context).agreed()
         elif isinstance(event, LinkDetached):
-            self._forget(event.link, event.error)
+            self._detached(event.link, event.error)
         elif isinstance(event, ConnectionOpened):
             if not self._opened.done():  # its owner may have given up waiting
                 self._opened.set_result(None)
         elif isinstance(event, SessionEnded | ConnectionClosed):
             self._hang_up(event.error)
 
-    def _forget(self, gone: Link, error: AmqpError | None) -> None:
+    def _detached(self, gone: Link, error: AmqpError | None) -> None:
         link = cast(Sender | Receiver, gone.context)
         self._links.discard(link)
         link.end(service_error(error))
@@ -273,12 +278,15 @@ class BusConnection(asyncio.Protocol):
         self.flush()
         if self._transport is not None:
             self._transport.close()
-        self._lost("closed" if error is None else f"closed: {error.condition} {error.description}")
+        if error is None:
+            self._lost("closed")
+        else:
+            self._lost(f"closed: {error.condition} {error.description}", error.condition)
 
-    def _lost(self, reason: str) -> None:
+    def _lost(self, reason: str, condition: str = "") -> None:
         if self.error is not None:
             return
-        self.error = ConnectionLost(f"connection to {self._target.authority} {reason}")
+        self.error = ConnectionLost(f"connection to {self._target.authority} {reason}", condition)
         if self._ticker is not None:
             self._ticker.cancel()
         for link in self._links:

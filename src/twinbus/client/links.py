@@ -27,7 +27,14 @@ _DEFERRED: Final = modified(True, True)
 
 
 class ConnectionLost(TwinbusError):
-    """The connection is gone; what was under way may or may not have happened."""
+    """The connection is gone; what was under way may or may not have happened.
+
+    `condition` is AMQP's, if the bus has said why; empty otherwise.
+    """
+
+    def __init__(self, text: str, condition: str = "") -> None:
+        super().__init__(text)
+        self.condition = condition
 
 
 def _error_classes() -> dict[str, type[ServiceError]]:
@@ -58,6 +65,8 @@ class Owner(Protocol):
     writable: bool
 
     def flush_soon(self) -> None: ...
+
+    def forget(self, link: "Sender | Receiver") -> None: ...
 
 
 class Received:
@@ -131,6 +140,18 @@ class Sender(_Link):
         self._count = 0
         link.context = self
 
+    @property
+    def message_size_bytes_max(self) -> int:
+        """What the bus takes in one message or batch; 0 when it has stated nothing."""
+        return self._link.peer_max_message_size
+
+    def close(self) -> None:
+        """Detach; what was under way counts as lost."""
+        if self.error is None:
+            self._link.detach()
+            self.end(InvalidOperation("the sender is closed"))
+            self.connection.forget(self)
+
     def send(self, body: bytes) -> asyncio.Future[None]:
         """Send a message with this data body; done when the bus has stored it."""
         return self.send_encoded(_DURABLE_HEADER + data_section(body))
@@ -190,6 +211,13 @@ class Receiver(_Link):
         self._waiters: deque[asyncio.Future[Received | None]] = deque()
         self._settling: dict[int, asyncio.Future[None]] = {}
         link.context = self
+
+    def close(self) -> None:
+        """Detach; what is unsettled stays locked until its lock runs out: release it before."""
+        if self.error is None:
+            self._link.detach()
+            self.end(InvalidOperation("the receiver is closed"))
+            self.connection.forget(self)
 
     async def receive(self, wait_s: float | None = None) -> Received | None:
         """The next message; None when none came in time (without a time: waits for ever)."""

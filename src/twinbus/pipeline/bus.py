@@ -1,0 +1,52 @@
+"""What a pipeline asks of a namespace, blocking: look, read, send, settle.
+
+    bus = open_bus(connection_string)
+    state = bus.entity("orders")
+    for messages in bus.browse("orders", 0, state.partitions[0].next): ...
+    bus.send("archive", messages)
+
+Two ways stand behind it: the operations that twinbus offers to pipelines (`twinbus_bus.py`), and
+the ones that every Service Bus has (`standard.py`).  A caller never sees which one it has.
+"""
+
+from typing import Final
+
+from twinbus.errors import ConfigError
+from twinbus.pipeline.auto import AutoBus
+from twinbus.pipeline.bus_protocol import (
+    SEND_BATCH_BYTES,
+    Bus,
+    BusSender,
+    EntityState,
+    PartitionState,
+    Pending,
+    SendRefused,
+)
+from twinbus.pipeline.line import Line
+from twinbus.pipeline.standard import StandardBus
+from twinbus.pipeline.twinbus_bus import TwinbusBus
+
+__all__ = [
+    "OPERATIONS",
+    "SEND_BATCH_BYTES",
+    "Bus",
+    "BusSender",
+    "EntityState",
+    "PartitionState",
+    "Pending",
+    "SendRefused",
+    "open_bus",
+]
+
+OPERATIONS: Final = ("auto", "twinbus", "standard")
+
+
+def open_bus(connection_string: str, operations: str = "auto") -> Bus:
+    """Connect.  `auto` finds out which operations the namespace has."""
+    if operations not in OPERATIONS:
+        raise ConfigError(f"operations: '{operations[:64]}' is none of {', '.join(OPERATIONS)}")
+    line = Line(connection_string)
+    line.open()
+    if operations == "twinbus":
+        return TwinbusBus(line)
+    return StandardBus(line) if operations == "standard" else AutoBus(line)
