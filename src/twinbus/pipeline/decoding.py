@@ -1,0 +1,230 @@
+"""Sections of an encoded message → the plain values that columns are made of.
+
+Everything here takes the bytes and the borders of one section; bad bytes raise one of `UNREADABLE`
+or, where that is all there is to say, give nothing.  How rows are kept is `rows.py`.
+"""
+
+from collections.abc import Mapping
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - an exception by any name
+from typing import Final
+
+from twinbus.amqp.codec import decode_within, skip_within
+from twinbus.amqp.message import list_field
+from twinbus.amqp.sections import (
+    DATA,
+    FOOTER,
+    HEADER,
+    SEQUENCE,
+    VALUE,
+    Entries,
+    entry_name,
+    read_sections,
+)
+from twinbus.amqp.stored import (
+    DEADLETTER_SOURCE,
+    ENQUEUE_SEQUENCE_NUMBER,
+    ENQUEUED_TIME,
+    MESSAGE_STATE,
+    SEQUENCE_NUMBER,
+)
+from twinbus.errors import RemoteProtocolError
+from twinbus.pipeline.texts import json_of, text_of
+
+UNREADABLE: Final = (RemoteProtocolError, UnicodeDecodeError, IndexError, StructError)
+PARTITION_KEY: Final = "x-opt-partition-key"
+SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
+
+# Where the value of each section begins and ends, by its descriptor; 0: there is none.
+Places = list[int]
+PLACE_COUNT: Final = 2 * (FOOTER - HEADER + 1)
+SEQUENCE_AT: Final = 2 * (SEQUENCE - HEADER)
+VALUE_AT: Final = 2 * (VALUE - HEADER)
+_BODY: Final = (DATA, SEQUENCE)
+
+# What senders and brokers say in annotations besides the numbers: partition key, scheduled time,
+# state, dead-letter source.
+Own = tuple[str | None, int | None, str, str | None]
+NOTHING_OWN: Final[Own] = (None, None, "active", None)
+_STATES: Final[Mapping[object, str]] = {0: "active", 1: "deferred", 2: "scheduled"}
+
+# A column holds no more, whatever a sender claims.
+_INT_MAX: Final = (1 << 31) - 1
+_LONG_END: Final = 1 << 63
+_TTL_MS_MAX: Final = 1 << 62
+
+_EXPIRY_TIME: Final = 8
+_CREATION_TIME: Final = 9
+# Whole numbers by their constructor; the others are rare.
+_WHOLE: Final = {0x54: Struct(">b"), 0x55: Struct(">b"), 0x71: Struct(">i"), 0x81: Struct(">q")}
+_TRUTHS: Final = ("false", "true")
+
+
+def find_places(encoded: bytes) -> tuple[Places, list[tuple[int, int]]]:
+    """The sections of a message in any form, and the second and later ones of a body in parts."""
+    places = [0] * PLACE_COUNT
+    more: list[tuple[int, int]] = []
+    try:
+        sections = read_sections(encoded)
+    except UNREADABLE:
+        return places, more
+    for section in sections:
+        place = 2 * (section.code - HEADER)
+        if not places[place]:
+            places[place] = section.start
+            places[place + 1] = section.end
+        elif section.code in _BODY:
+            more.append((section.start, section.end))
+    return places, more
+
+
+def read_header(raw: bytes) -> tuple[int | None, int]:
+    """Time to live in ms, and the delivery count."""
+    try:
+        ttl = list_field(raw, 0, len(raw), 2) if raw else None
+        delivery_count = list_field(raw, 0, len(raw), 4) if raw else None
+    except UNREADABLE:
+        return None, 0
+    return (
+        int(ttl) if isinstance(ttl, int) else None,
+        min(int(delivery_count), _INT_MAX) if isinstance(delivery_count, int) else 0,
+    )
+
+
+def ttl_of_times(encoded: bytes, at: int, end: int) -> int | None:
+    """Absolute expiry time less creation time: how a time to live beyond 49 days is told."""
+    try:
+        expiry = list_field(encoded, at, end, _EXPIRY_TIME) if at else None
+        creation = list_field(encoded, at, end, _CREATION_TIME) if at else None
+    except UNREADABLE:
+        return None
+    if isinstance(expiry, int) and isinstance(creation, int):
+        return max(0, min(expiry - creation, _TTL_MS_MAX))
+    return None
+
+
+def read_annotations(
+    encoded: bytes, at: int, end: int
+) -> tuple[int | None, int | None, int | None, Own]:
+    """Number, first number, enqueued time and the rest, of annotations in any order."""
+    try:
+        if not at:
+            return None, None, None, NOTHING_OWN
+        entries = Entries(encoded, at, end)
+        found = _read_pairs(encoded, entries.start, end)
+    except UNREADABLE:
+        return None, None, None, NOTHING_OWN
+    return (
+        _number(found.get(SEQUENCE_NUMBER)),
+        _number(found.get(ENQUEUE_SEQUENCE_NUMBER)),
+        _number(found.get(ENQUEUED_TIME)),
+        _own_of(found),
+    )
+
+
+def read_own(raw: bytes) -> Own:
+    """The rest, from the keys and values that follow the broker's numbers."""
+    try:
+        return _own_of(_read_pairs(raw, 0, len(raw)))
+    except UNREADABLE:
+        return NOTHING_OWN
+
+
+def _read_pairs(data: bytes, at: int, end: int) -> dict[str, object]:
+    found: dict[str, object] = {}
+    while at < end:
+        middle = skip_within(data, at, end)
+        name = entry_name(data, at, middle).decode("utf-8", "replace")
+        found[name], at = decode_within(data, middle, end)
+    return found
+
+
+def _own_of(found: Mapping[str, object]) -> Own:
+    state = found.get(MESSAGE_STATE, 0)
+    return (
+        text_of(found.get(PARTITION_KEY)),
+        _number(found.get(SCHEDULED_TIME)),
+        _STATES.get(state if isinstance(state, int) else 0, "active"),
+        text_of(found.get(DEADLETTER_SOURCE)),
+    )
+
+
+def _number(value: object) -> int | None:
+    return int(value) if isinstance(value, int) and -_LONG_END <= value < _LONG_END else None
+
+
+def read_fields(encoded: bytes, at: int, end: int, limit: int) -> list[str | None]:
+    """The first fields of a list, as texts; most are short texts or nothing."""
+    values: list[str | None] = []
+    at, count = _entries(encoded, at, end)
+    for _ in range(min(count, limit)):
+        code = encoded[at]
+        if code == 0x40:
+            values.append(None)
+            at += 1
+        elif code == 0xA1 or code == 0xA3:
+            stop = at + 2 + encoded[at + 1]
+            values.append(encoded[at + 2 : stop].decode())
+            at = stop
+        else:
+            value, at = decode_within(encoded, at, end)
+            values.append(text_of(value))
+    if at > end:
+        raise IndexError("a field is longer than its list")
+    return values
+
+
+def _entries(encoded: bytes, at: int, end: int) -> tuple[int, int]:
+    """Where the elements of a list or map begin, and how many there are."""
+    if encoded[at] & 0xF0 == 0xC0:
+        return at + 3, encoded[at + 2]
+    entries = Entries(encoded, at, end)
+    return entries.start, entries.count
+
+
+def read_texts(
+    encoded: bytes, at: int, end: int, keys: list[str], values: list[str | None]
+) -> None:
+    """The entries of a map, appended as texts; the types that SDKs send most without detour."""
+    at, count = _entries(encoded, at, end)
+    for _ in range(count >> 1):
+        if encoded[at] == 0xA1:
+            stop = at + 2 + encoded[at + 1]
+            keys.append(encoded[at + 2 : stop].decode())
+            at = stop
+        else:
+            key, at = decode_within(encoded, at, end)
+            keys.append(text_of(key) or "")
+        code = encoded[at]
+        if code == 0xA1:
+            stop = at + 2 + encoded[at + 1]
+            values.append(encoded[at + 2 : stop].decode())
+            at = stop
+        elif code in _WHOLE:
+            number = _WHOLE[code]
+            values.append(str(number.unpack_from(encoded, at + 1)[0]))
+            at += 1 + number.size
+        elif code == 0x56:
+            values.append(_TRUTHS[encoded[at + 1]])
+            at += 2
+        else:
+            value, at = decode_within(encoded, at, end)
+            values.append(text_of(value))
+    if at != end:
+        raise IndexError("a map ends elsewhere than its size says")
+
+
+def read_body(encoded: bytes, places: Places, more: list[tuple[int, int]]) -> tuple[bytes, str]:
+    """A value or sequence as bytes, and which it was."""
+    at = places[VALUE_AT]
+    if at:
+        value, _ = decode_within(encoded, at, places[VALUE_AT + 1])
+        if isinstance(value, str):
+            return value.encode("utf-8", "replace"), "value"
+        return bytes(value) if isinstance(value, bytes) else json_of(value), "value"
+    elements: list[object] = []
+    for start, end in [(places[SEQUENCE_AT], places[SEQUENCE_AT + 1]), *more]:
+        part, _ = decode_within(encoded, start, end)
+        if isinstance(part, list):
+            elements += part
+    return json_of(elements), "sequence"
