@@ -93,7 +93,8 @@ CARRIERS_MAX: Final = 1_024
 # each crash of it leaves as many that nobody will ask for again.
 CARRIED_NUMBERS_MAX: Final = 1_024
 # Producers that number their messages (entities/arrivals.py): a pairing has up to 17 of them for an
-# entity, so this is some hundred clients.  The one that has not sent for longest is forgotten.
+# entity, so this is some hundred clients.  The one that has not sent for longest is forgotten.  As
+# many again of those that number one piece of work only.
 ARRIVAL_PRODUCERS_MAX: Final = 4_096
 # Runs of numbers of one producer.  Gaps come from messages that wait in a backlog, and close when
 # it is emptied; the lowest numbers, whose copies are the least likely, are forgotten first.

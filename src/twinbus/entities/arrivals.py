@@ -16,13 +16,19 @@ come is for ever, so adding them once more changes nothing.  What is forgotten, 
 too many producers or runs, can only let a copy pass.  This module must never take a message for a
 copy whose number has not come.
 
+A producer whose name begins with `~` is a passing one: it numbers one piece of work (a chunk of a
+Spark task) and never sends again.  They are many, and must not push out those that last.
+
 Not to be confused with carried.py, where the stores of one server carry messages to each other.
 """
 
 from bisect import bisect_left, bisect_right
+from typing import Final
 
 from twinbus.entities.message import NewMessage
 from twinbus.limits import ARRIVAL_PRODUCERS_MAX, ARRIVAL_RANGES_MAX
+
+PASSING: Final = "~"
 
 
 def add_range(bounds: list[int], first: int, end: int) -> None:
@@ -71,13 +77,14 @@ class Screened:
 class Arrivals:
     """The numbers that one entity remembers, by producer; who sent last comes last."""
 
-    __slots__ = ("_bounds_max", "_by_producer", "_producers_max")
+    __slots__ = ("_bounds_max", "_lasting", "_passing", "_producers_max")
 
     def __init__(
         self, producers_max: int = ARRIVAL_PRODUCERS_MAX, ranges_max: int = ARRIVAL_RANGES_MAX
     ) -> None:
-        self._by_producer: dict[str, list[int]] = {}
-        self._producers_max = producers_max
+        self._lasting: dict[str, list[int]] = {}
+        self._passing: dict[str, list[int]] = {}
+        self._producers_max = producers_max  # of each kind
         self._bounds_max = 2 * ranges_max
 
     def screen(self, messages: list[NewMessage]) -> Screened:
@@ -100,12 +107,12 @@ class Arrivals:
 
     def has(self, producer: str, number: int) -> bool:
         """Has this number come?"""
-        bounds = self._by_producer.get(producer)
+        bounds = self._of_kind(producer).get(producer)
         return bounds is not None and has_number(bounds, number)
 
     def add(self, producer: str, added: list[int]) -> None:
         """The numbers within these bounds have come."""
-        by_producer = self._by_producer
+        by_producer = self._of_kind(producer)
         bounds = by_producer.pop(producer, None)
         if bounds is None:
             bounds = []
@@ -119,9 +126,12 @@ class Arrivals:
 
     def producers(self) -> list[str]:
         """For snapshots; in order, so that adding them again gives the same."""
-        return list(self._by_producer)
+        return [*self._lasting, *self._passing]
 
     def bounds_of(self, producer: str) -> list[int]:
         """All numbers of a producer that are remembered; none if it has been forgotten."""
-        found = self._by_producer.get(producer)
+        found = self._of_kind(producer).get(producer)
         return [] if found is None else found
+
+    def _of_kind(self, producer: str) -> dict[str, list[int]]:
+        return self._passing if producer.startswith(PASSING) else self._lasting

@@ -20,6 +20,7 @@ from twinbus.amqp.sections import (
     map_entries,
     split_entries,
 )
+from twinbus.entities.arrivals import PASSING
 from twinbus.pipeline.sink_keys import Outgoing, run_name
 
 # An entity remembers 1,024 ranges of numbers for each producer, and a selection has gaps: numbers
@@ -46,7 +47,7 @@ def resending_key(undertaking: str, position: str) -> str:
 
 @lru_cache(maxsize=1_024)
 def _producer(undertaking: str, source: str) -> str:
-    return f"{run_name(undertaking)}.{run_name(source)}"
+    return f"{PASSING}{run_name(undertaking)}.{run_name(source)}"
 
 
 def renewed(

@@ -3,7 +3,7 @@
 A task that is tried again sends all of its rows again.  A twinbus destination drops a message whose
 producer key has come before, so the second try must give every message the key of the first:
 
-    task ─▶ chunks of at most 4,095 messages and 8 MiB ─▶ <run>.<task>.<chunk>.<checksum>/<number>
+    task ─▶ chunks of at most 4,095 messages and 8 MiB ─▶ ~<run>.<task>.<chunk>.<checksum>/<number>
 
 The run is the query and the batch, or a random name of one batch write.  The checksum covers every
 byte of the chunk: other rows, or the same in another order, are another producer.  Then messages
@@ -20,6 +20,7 @@ from typing import Final
 
 from twinbus.amqp.codec import encode_string, encode_symbol
 from twinbus.amqp.sections import DELIVERY_ANNOTATIONS, encode_map_section
+from twinbus.entities.arrivals import PASSING
 from twinbus.entities.partitions import NO_PARTITION, NUMBERED_RUN, hash_key
 from twinbus.limits import PRODUCER_KEY_CHARS_MAX
 
@@ -100,7 +101,7 @@ def run_name(*parts: object) -> str:
 
 def keys_of_chunk(run: str, task: int, index: int, chunk: list[Outgoing]) -> list[str]:
     """A key for each message of the `index`th chunk of a task."""
-    producer = f"{run}.{task}.{index}.{_checksum(chunk)}"
+    producer = f"{PASSING}{run}.{task}.{index}.{_checksum(chunk)}"
     places = sorted(range(len(chunk)), key=lambda place: _neighbours(chunk[place]))
     keys = [""] * len(chunk)
     for number, place in enumerate(places, 1):

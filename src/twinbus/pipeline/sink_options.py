@@ -96,11 +96,11 @@ class SinkOptions:
                 raise ConfigError(f"a message has no column {name[:64]}; {hint}")
             if names.count(name) > 1:
                 raise ConfigError(f"the column {name} is there twice")
-        for field in schema.fields:
-            wanted = _wanted(field.name, field.dataType)
+        for column in schema.fields:
+            wanted = _wanted(column.name, column.dataType)
             if wanted is not None:
                 raise ConfigError(
-                    f"the column {field.name} is {field.dataType.simpleString()}; "
+                    f"the column {column.name} is {column.dataType.simpleString()}; "
                     f"a sink takes {wanted}"
                 )
         if "body" not in names and "amqp" not in names:

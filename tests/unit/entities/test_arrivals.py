@@ -224,6 +224,15 @@ def test_only_so_many_producers_are_remembered() -> None:
     assert len(arrivals.producers()) == ARRIVAL_PRODUCERS_MAX
 
 
+def test_passing_producers_push_out_only_each_other() -> None:
+    arrivals = Arrivals(producers_max=2)
+    arrivals.add("pair", [1, 2])
+    for chunk in range(10):
+        arrivals.add(f"~{chunk}", [1, 2])
+    assert arrivals.has("pair", 1)
+    assert arrivals.producers() == ["pair", "~8", "~9"]
+
+
 def test_only_so_many_runs_are_remembered() -> None:
     arrivals = Arrivals()
     for number in range(ARRIVAL_RANGES_MAX + 1):
