@@ -11,7 +11,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # Most tests wait for something, so more of them run at a time than there are cores; file by file,
-# because the tests of a file share a server.  WORKERS=0 runs them one after the other.
+# because the tests of a file share a server, and all that need Spark in one process, which shares a
+# session (tests/conftest.py).  WORKERS=0 runs them one after the other.
 WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 STAMP := .venv/installed

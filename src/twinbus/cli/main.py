@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "undefer": "messages",
     "replay": "messages",
     "cost": "cost",
+    "pipeline": "pipeline",
     "verify": "verify",
     "demo": "demo",
 }
