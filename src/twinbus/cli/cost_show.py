@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -10,13 +11,13 @@ from twinbus.cli.entities import print_json
 from twinbus.cli.price_table import add_prices, money, origin, print_table, read_prices
 from twinbus.client.meter import MeterClient
 from twinbus.costs.prices import Prices
-from twinbus.costs.rollup import BY, MonthBill, Pairing, month_bills, pairing_of, sums_by
+from twinbus.costs.rollup import BY, MonthBill, Pairing, Sum, month_bills, pairing_of, sums_by
 from twinbus.errors import ConfigError
 from twinbus.metered import Metered, iso, parse_iso
 from twinbus.storage.disk import OsDisk
 from twinbus.storage.meter_log import read_meter
 
-_END_OF_TIME_MS: Final = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
+END_OF_TIME_MS: Final = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
 
 
 def add_arguments(actions: Commands) -> None:
@@ -29,11 +30,11 @@ def add_arguments(actions: Commands) -> None:
         "--data", type=Path, metavar="DIR", help="a data directory, whether a server runs or not"
     )
     add_connection_string(show)
-    show.add_argument("--from", dest="since", type=_moment, metavar="TIME", help="from here on")
-    show.add_argument("--to", dest="until", type=_moment, metavar="TIME", help="before this")
+    show.add_argument("--from", dest="since", type=moment, metavar="TIME", help="from here on")
+    show.add_argument("--to", dest="until", type=moment, metavar="TIME", help="before this")
     show.add_argument(
         "--by",
-        type=_by,
+        type=by_names,
         default=("entity", "kind"),
         metavar="WHAT",
         help="some of day,namespace,entity,kind (default: entity,kind)",
@@ -43,15 +44,15 @@ def add_arguments(actions: Commands) -> None:
     show.set_defaults(run=run)
 
 
-def _moment(text: str) -> int:
+def moment(text: str) -> int:
     try:
-        return max(0, min(parse_iso(text), _END_OF_TIME_MS))
+        return max(0, min(parse_iso(text), END_OF_TIME_MS))
     except ValueError:
         shown = f"'{text[:64]}' is no time; write 2026-11-16 or 2026-11-16T07:00:00Z"
         raise argparse.ArgumentTypeError(shown) from None
 
 
-def _by(text: str) -> tuple[str, ...]:
+def by_names(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     if not set(names) <= set(BY) or len(set(names)) < len(names):
         raise argparse.ArgumentTypeError(f"'{text[:64]}': some of {','.join(BY)}, each once")
@@ -70,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _read(options: argparse.Namespace) -> list[Metered]:
     since_ms = 0 if options.since is None else options.since
-    until_ms = _END_OF_TIME_MS if options.until is None else options.until
+    until_ms = END_OF_TIME_MS if options.until is None else options.until
     if options.data is None:
         client = MeterClient(connection_string(options))
         return client.read(iso(since_ms), iso(until_ms))
@@ -95,14 +96,22 @@ def _read(options: argparse.Namespace) -> list[Metered]:
 
 
 def _document(lines: list[Metered], by: tuple[str, ...], prices: Prices) -> dict[str, object]:
-    total = sums_by(lines, ()).get(())
-    pairing = pairing_of(lines)
+    total = sums_by(lines, ()).get((), Sum())
+    bills = month_bills(lines, prices)
+    return document(sums_by(lines, by).items(), by, total, pairing_of(lines), bills, prices)
+
+
+def document(
+    rows: Iterable[tuple[tuple[str, ...], Sum]],
+    by: tuple[str, ...],
+    total: Sum,
+    pairing: Pairing,
+    bills: list[MonthBill],
+    prices: Prices,
+) -> dict[str, object]:
     return {
-        "rows": [
-            {**dict(zip(by, key, strict=True)), **vars(each)}
-            for key, each in sums_by(lines, by).items()
-        ],
-        "total": {"operations": 0, "units": 0, "empty": 0} if total is None else vars(total),
+        "rows": [{**dict(zip(by, key, strict=True)), **vars(each)} for key, each in rows],
+        "total": vars(total),
         "pairing": {**vars(pairing), "units": pairing.units},
         "currency": prices.currency,
         "prices_date": str(prices.date),
@@ -114,31 +123,38 @@ def _document(lines: list[Metered], by: tuple[str, ...], prices: Prices) -> dict
                 "operations": float(bill.operations),
                 "pairing": float(bill.pairing),
             }
-            for bill in month_bills(lines, prices)
+            for bill in bills
         ],
     }
 
 
 def _print(lines: list[Metered], by: tuple[str, ...], prices: Prices) -> None:
-    rows = [
-        [*key, f"{each.operations:,}", f"{each.empty:,}", f"{each.units:,}"]
-        for key, each in sums_by(lines, by).items()
-    ]
     total = sums_by(lines, ()).get(())
     if total is None:
         print("nothing was metered in this time")
         return
-    labels = ["total", *[""] * (len(by) - 1)]
-    rows.append([*labels, f"{total.operations:,}", f"{total.empty:,}", f"{total.units:,}"])
-    head = [*(name.upper() for name in by), "OPERATIONS", "EMPTY", "UNITS"]
-    print_table(head, rows, len(by))
+    print_sums(sums_by(lines, by).items(), by, total)
     print()
-    _print_pairing(pairing_of(lines))
+    print_pairing(pairing_of(lines))
     print()
-    _print_bills(month_bills(lines, prices), prices)
+    print_bills(month_bills(lines, prices), prices)
 
 
-def _print_pairing(pairing: Pairing) -> None:
+def print_sums(
+    sums: Iterable[tuple[tuple[str, ...], Sum]], by: tuple[str, ...], total: Sum, left_out: int = 0
+) -> None:
+    """The table; `left_out`: how many rows of it are not among these."""
+    rows = [
+        [*key, f"{each.operations:,}", f"{each.empty:,}", f"{each.units:,}"] for key, each in sums
+    ]
+    blank = [""] * (len(by) - 1)
+    if left_out:
+        rows.append([f"… and {left_out:,} more", *blank, "", "", ""])
+    rows.append(["total", *blank, f"{total.operations:,}", f"{total.empty:,}", f"{total.units:,}"])
+    print_table([*(name.upper() for name in by), "OPERATIONS", "EMPTY", "UNITS"], rows, len(by))
+
+
+def print_pairing(pairing: Pairing) -> None:
     rows = [
         ["messages into backlog queues", f"{pairing.into_backlog:,}"],
         ["messages out of backlog queues", f"{pairing.out_of_backlog:,}"],
@@ -150,7 +166,7 @@ def _print_pairing(pairing: Pairing) -> None:
     print_table(["OF THIS, PAIRING", "UNITS"], rows, 1)
 
 
-def _print_bills(bills: list[MonthBill], prices: Prices) -> None:
+def print_bills(bills: list[MonthBill], prices: Prices) -> None:
     rows = [
         [
             bill.month,
