@@ -37,25 +37,36 @@ def add_arguments(commands: Commands) -> None:
     for action, (_, purpose) in _ACTIONS.items():
         epilog = _DRAIN_CODES if action == "drain" else None
         command = actions.add_parser(action, help=purpose, description=purpose, epilog=epilog)
-        _add_common(command)
+        add_pair(command)
         if action != "status":
-            command.add_argument(
-                "--restored-time-to-live",
-                choices=("original", "remaining"),
-                default="original",
-                help="what messages with a time to live get: all of it again, or what is left",
-            )
+            add_restored_time_to_live(command)
         if action == "drain":
-            command.add_argument(
-                "--patience",
-                type=_seconds,
-                default=PATIENCE_S,
-                metavar="TIME",
-                help=f"give up when nothing has moved for so long ({PATIENCE_S}s)",
-            )
+            add_patience(command)
+        command.add_argument("--json", action="store_true", help="for programs rather than people")
+        command.set_defaults(run=_run)
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
+def add_restored_time_to_live(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--restored-time-to-live",
+        choices=("original", "remaining"),
+        default="original",
+        help="what messages with a time to live get: all of it again, or what is left",
+    )
+
+
+def add_patience(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--patience",
+        type=_seconds,
+        default=PATIENCE_S,
+        metavar="TIME",
+        help=f"give up when nothing has moved for so long ({PATIENCE_S}s)",
+    )
+
+
+def add_pair(parser: argparse.ArgumentParser) -> None:
+    """Which pair it is about; `take_connection_strings` follows."""
     for option, variable, purpose in (
         ("--primary", PRIMARY, "where messages belong"),
         ("--secondary", SECONDARY, "where their backlog is"),
@@ -74,8 +85,12 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="only the first N backlog queues (all that are there)",
     )
-    parser.add_argument("--json", action="store_true", help="for programs rather than people")
-    parser.set_defaults(run=_run)
+
+
+def take_connection_strings(options: argparse.Namespace) -> None:
+    """Both, from the command line or the environment, checked."""
+    options.primary = _connection_string(options.primary, "--primary", PRIMARY)
+    options.secondary = _connection_string(options.secondary, "--secondary", SECONDARY)
 
 
 def _count(text: str) -> int:
@@ -93,8 +108,7 @@ def _seconds(text: str) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    options.primary = _connection_string(options.primary, "--primary", PRIMARY)
-    options.secondary = _connection_string(options.secondary, "--secondary", SECONDARY)
+    take_connection_strings(options)
     module, _ = _ACTIONS[options.action]
     try:
         run: Callable[[argparse.Namespace], int] = importlib.import_module(

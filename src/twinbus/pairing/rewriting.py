@@ -1,4 +1,4 @@
-"""Rewriting for the backlog and back (P-11): the only place that knows the form of both.
+"""Rewriting for the backlog and back (P-11), of messages of the SDK; the rules are in rules.py.
 
 In a backlog queue messages of many entities wait together, so what the broker itself would act
 on leaves its place and becomes an application property; everything else stays as it is:
@@ -20,7 +20,7 @@ import datetime as dt
 import json
 import sys
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.amqp import (
@@ -30,9 +30,35 @@ from azure.servicebus.amqp import (
     AmqpMessageProperties,
 )
 
-from twinbus.pairing.errors import UnrestorableMessageError
 from twinbus.pairing.options import RestoredTimeToLive
 from twinbus.pairing.producer_keys import STAMP
+from twinbus.pairing.rules import (
+    BROKER_ANNOTATIONS,
+    DAMAGED,
+    ENQUEUED_ANNOTATION,
+    EXPIRED,
+    EXPIRY,
+    NO_PATH,
+    PARTITION_KEY_ANNOTATION,
+    PATH,
+    PRODUCER_KEY,
+    RESERVED,
+    SCHEDULED_ANNOTATION,
+    SCHEDULED_TIME,
+    SESSION_ID,
+    TICKS_PER_MS,
+    TIME_TO_LIVE,
+    TIMESPAN,
+    TYPES,
+    Lifetime,
+    Waiting,
+    does_not_fit,
+    is_lasting,
+    notes_of,
+    read_waiting,
+    restored_lifetime,
+    time_span,
+)
 from twinbus.pairing.value_types import (
     EPOCH,
     TYPE,
@@ -46,42 +72,23 @@ from twinbus.pairing.value_types import (
     types_of,
 )
 
-PATH: Final = "x-ms-path"
-SESSION_ID: Final = "x-ms-sessionid"
-TIME_TO_LIVE: Final = "x-ms-timetolive"
-SCHEDULED_TIME: Final = "x-ms-scheduledenqueuetimeutc"
-PRODUCER_KEY: Final = "x-twinbus-producer-key"
-EXPIRY: Final = "x-twinbus-expiry"
-TYPES: Final = "x-twinbus-types"
-RESERVED: Final = frozenset(
-    {PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED_TIME, PRODUCER_KEY, EXPIRY, TYPES}
-)
-
-# Of a dead letter.
-DAMAGED: Final = "DamagedBacklogMessage"
-NO_PATH: Final = "NoDestinationPath"
-EXPIRED: Final = "TTLExpiredException"
-
-_SCHEDULED_ANNOTATION: Final = "x-opt-scheduled-enqueue-time"
-_PARTITION_KEY_ANNOTATION: Final = "x-opt-partition-key"
-_ENQUEUED_ANNOTATION: Final = "x-opt-enqueued-time"
-# A queue's own marks on a message; the next one makes its own.
-_BROKER_ANNOTATIONS: Final = frozenset(
-    {
-        _ENQUEUED_ANNOTATION,
-        "x-opt-sequence-number",
-        "x-opt-enqueue-sequence-number",
-        "x-opt-locked-until",
-        "x-opt-lock-token",
-        "x-opt-message-state",
-        "x-opt-partition-id",
-        "x-opt-deadletter-source",
-    }
-)
-_TIMESPAN: Final = b"com.microsoft:timespan"
-_TICKS_PER_MS: Final = 10_000
-_UINT_MAX: Final = 2**32 - 1
-_NO_TIME_TO_LIVE_MS: Final = 922337203685477  # the SDK's word for "for ever"
+__all__ = [
+    "DAMAGED",
+    "EXPIRED",
+    "EXPIRY",
+    "NO_PATH",
+    "PATH",
+    "PRODUCER_KEY",
+    "RESERVED",
+    "SCHEDULED_TIME",
+    "SESSION_ID",
+    "TIME_TO_LIVE",
+    "TYPES",
+    "Restored",
+    "encoded_size",
+    "restore",
+    "rewrite",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +125,7 @@ def rewrite(
     if message.header:
         header = AmqpMessageHeader(durable=message.header.durable, priority=message.header.priority)
     time_to_live_ms = message.header.time_to_live if message.header else None
-    if time_to_live_ms and time_to_live_ms != _NO_TIME_TO_LIVE_MS:
+    if time_to_live_ms and not is_lasting(time_to_live_ms):
         moved[TIME_TO_LIVE] = _timespan(int(time_to_live_ms))
         # The SDK derives both from the time to live and the moment of the send.
         properties.creation_time = properties.absolute_expiry_time = None
@@ -127,10 +134,10 @@ def rewrite(
         moved[EXPIRY] = timestamp(int(properties.absolute_expiry_time))
         properties.absolute_expiry_time = None
     # A message that was received and is sent on still has the marks of its old queue.
-    annotations = {_text(name): value for name, value in (message.annotations or {}).items()}
-    for name in _BROKER_ANNOTATIONS:
+    annotations = _named(message.annotations)
+    for name in BROKER_ANNOTATIONS:
         annotations.pop(name, None)
-    scheduled = annotations.pop(_SCHEDULED_ANNOTATION, None)
+    scheduled = annotations.pop(SCHEDULED_ANNOTATION, None)
     if scheduled is not None:
         scheduled_ms = time_of(scheduled)
         if scheduled_ms is None:
@@ -164,40 +171,33 @@ def restore(
 
     Raises UnrestorableMessageError for what is no message of a pair, damaged or expired.
     """
-    moved = _Moved(message)
-    path = moved.text(PATH)
-    if not path:
-        raise UnrestorableMessageError(
-            NO_PATH, f"The message has no {PATH}: no sender of a pair has put it here."
-        )
-    session_id, key = moved.text(SESSION_ID), moved.text(PRODUCER_KEY)
-    scheduled_ms = moved.time(SCHEDULED_TIME)
-    types = moved.types()
-    spent_ms = 0
-    if time_to_live == "remaining":
-        spent_ms = _spent_ms(message, scheduled_ms, now_utc)
+    given = _named(message.application_properties)
+    waiting = read_waiting(_read(given))
+    types = waiting.types
     try:
         properties = _properties(message, types)
-        properties.group_id = session_id
-        time_to_live_ms = _restore_expiry(moved, properties, spent_ms)
+        lifetime = _lifetime(message, waiting, properties, now_utc, time_to_live)
+        properties.group_id = waiting.session_id
+        if lifetime.expiry_ms is not None:
+            properties.absolute_expiry_time = lifetime.expiry_ms
         annotations = _recover_map(message.annotations, types, "annotations")
-        for name in _BROKER_ANNOTATIONS:
+        for name in BROKER_ANNOTATIONS:
             annotations.pop(name, None)
-        if scheduled_ms is not None:
-            annotations[_SCHEDULED_ANNOTATION] = timestamp(scheduled_ms)
+        if waiting.scheduled_ms is not None:
+            annotations[SCHEDULED_ANNOTATION] = timestamp(waiting.scheduled_ms)
         restored = AmqpAnnotatedMessage(
-            header=_header(message, time_to_live_ms),
+            header=_header(message, lifetime.time_to_live_ms),
             properties=properties,
-            application_properties=moved.others(types) or None,
+            application_properties=_others(given, types) or None,
             annotations=annotations or None,
-            delivery_annotations={STAMP: key} if key else None,
+            delivery_annotations={STAMP: waiting.key} if waiting.key else None,
             footer=_recover_map(message.footer, types, "footer") or None,
             **_recovered_body(message, str(types.get("body", ""))),
         )
     except TypesError as error:
-        raise UnrestorableMessageError(DAMAGED, f"{TYPES} does not fit: {error}.") from error
-    partition_key = text_of(annotations.get(_PARTITION_KEY_ANNOTATION))
-    return Restored(path, restored, session_id, partition_key, key)
+        raise does_not_fit(error) from error
+    partition_key = text_of(annotations.get(PARTITION_KEY_ANNOTATION))
+    return Restored(waiting.path, restored, waiting.session_id, partition_key, waiting.key)
 
 
 def encoded_size(message: AmqpAnnotatedMessage) -> int:
@@ -210,65 +210,27 @@ def encoded_size(message: AmqpAnnotatedMessage) -> int:
     return added_bytes - 5 if added_bytes - 5 < 256 else added_bytes - 8
 
 
-class _Moved:
-    """The application properties of a message in the backlog: ours, checked, and the others."""
-
-    def __init__(self, message: AmqpAnnotatedMessage) -> None:
-        self._properties: dict[str, Any] = {}
-        for name, value in (message.application_properties or {}).items():
-            self._properties[_text(name)] = value
-
-    def text(self, name: str) -> str | None:
-        value = self._properties.get(name)
-        text = text_of(value)
-        if value is not None and text is None:
-            raise _damaged(name, "a text", value)
-        return text
-
-    def time(self, name: str) -> int | None:
-        value = self._properties.get(name)
-        milliseconds = time_of(value)
-        if value is not None and milliseconds is None:
-            raise _damaged(name, "a time", value)
-        return milliseconds
-
-    def time_to_live_ms(self) -> int | None:
-        """Ticks if it says that it is a TimeSpan, else milliseconds."""
-        value = self._properties.get(TIME_TO_LIVE)
-        if value is None:
-            return None
-        if isinstance(value, dt.timedelta):
-            return value // dt.timedelta(milliseconds=1)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise _damaged(TIME_TO_LIVE, "a time span", value)
-        descriptor = getattr(value, "descriptor", None)
-        return int(value) // _TICKS_PER_MS if descriptor == _TIMESPAN else int(value)
-
-    def types(self) -> dict[str, Any]:
-        text = self.text(TYPES)
-        if text is None:
-            return {}
-        try:
-            types = json.loads(text)
-        except ValueError:
-            types = None
-        if not isinstance(types, dict):
-            raise _damaged(TYPES, "a JSON object", text)
-        return types
-
-    def others(self, types: dict[str, Any]) -> dict[str, Any]:
-        mine = {name: value for name, value in self._properties.items() if name not in RESERVED}
-        others = _recover_map(mine, types, "application_properties")
-        for name, value in others.items():
-            if isinstance(value, bytes):  # of itself the SDK would make a text of it
-                others[name] = {TYPE: "BINARY", VALUE: value}
-        return others
+def _named(values: dict[Any, Any] | None) -> dict[str, Any]:
+    return {_text(name): value for name, value in (values or {}).items()}
 
 
-def _damaged(name: str, expected: str, value: object) -> UnrestorableMessageError:
-    return UnrestorableMessageError(
-        DAMAGED, f"{name} must be {expected}, not {type(value).__name__} {value!r:.64}."
-    )
+def _read(given: dict[str, Any]) -> dict[str, Any]:
+    """What the pair has put there, as the rules take it."""
+    found = {name: given[name] for name in RESERVED if name in given}
+    span = found.get(TIME_TO_LIVE)
+    if isinstance(span, int) and getattr(span, "descriptor", None) == TIMESPAN:
+        found[TIME_TO_LIVE] = time_span(span)
+    return found
+
+
+def _others(given: dict[str, Any], types: dict[str, Any]) -> dict[str, Any]:
+    """What the sender has put there."""
+    mine = {name: value for name, value in given.items() if name not in RESERVED}
+    others = _recover_map(mine, types, "application_properties")
+    for name, value in others.items():
+        if isinstance(value, bytes):  # of itself the SDK would make a text of it
+            others[name] = {TYPE: "BINARY", VALUE: value}
+    return others
 
 
 def _text(name: str | bytes) -> str:
@@ -277,8 +239,8 @@ def _text(name: str | bytes) -> str:
 
 def _timespan(milliseconds: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return (
-        {TYPE: "SYMBOL", VALUE: _TIMESPAN},
-        {TYPE: "LONG", VALUE: milliseconds * _TICKS_PER_MS},
+        {TYPE: "SYMBOL", VALUE: TIMESPAN},
+        {TYPE: "LONG", VALUE: milliseconds * TICKS_PER_MS},
     )
 
 
@@ -333,8 +295,8 @@ def _readable_map(values: dict[Any, Any], types: dict[str, Any], place: str) -> 
 def _recover_map(
     values: dict[Any, Any] | None, types: dict[str, Any], place: str
 ) -> dict[str, Any]:
-    notes = types.get(place, {})
-    if not isinstance(notes, dict):
+    notes = notes_of(types, place)
+    if notes is None:
         raise TypesError(f"{place} must be an object")
     return {
         _text(name): recover(value, str(notes.get(str(_text(name)), "")))
@@ -359,33 +321,14 @@ def _header(message: AmqpAnnotatedMessage, time_to_live_ms: int | None) -> AmqpM
     )
 
 
-def _spent_ms(message: AmqpAnnotatedMessage, scheduled_ms: int | None, now_utc: dt.datetime) -> int:
-    """How much of its time to live the message has used up in the backlog."""
-    marks = {_text(name): value for name, value in (message.annotations or {}).items()}
-    begun_ms = time_of(marks.get(_ENQUEUED_ANNOTATION))
-    if begun_ms is None:
-        return 0
-    # Time to live counts from the moment at which a scheduled message is enqueued.
-    begun_ms = max(begun_ms, scheduled_ms or 0)
-    return max(0, (now_utc - EPOCH) // dt.timedelta(milliseconds=1) - begun_ms)
-
-
-def _restore_expiry(moved: _Moved, properties: AmqpMessageProperties, spent_ms: int) -> int | None:
-    """Set the absolute expiry time if there was one alone; give back the time to live."""
-    time_to_live_ms = moved.time_to_live_ms()
-    expiry_ms = moved.time(EXPIRY)
-    if time_to_live_ms is not None:
-        left_ms = time_to_live_ms - spent_ms
-    elif expiry_ms is not None and properties.creation_time:
-        left_ms = expiry_ms - spent_ms - int(properties.creation_time)
-    else:
-        left_ms = 1
-    if left_ms <= 0 < spent_ms:
-        raise UnrestorableMessageError(
-            EXPIRED, f"Its time to live ended {-left_ms / 1000:g} s ago, while it was waiting here."
-        )
-    if expiry_ms is not None:
-        properties.absolute_expiry_time = expiry_ms - spent_ms
-    if time_to_live_ms is None:
-        return None
-    return min(left_ms, _UINT_MAX)  # the field's largest value: 49 days
+def _lifetime(
+    message: AmqpAnnotatedMessage,
+    waiting: Waiting,
+    properties: AmqpMessageProperties,
+    now_utc: dt.datetime,
+    mode: RestoredTimeToLive,
+) -> Lifetime:
+    enqueued_ms = time_of(_named(message.annotations).get(ENQUEUED_ANNOTATION))
+    creation_ms = int(properties.creation_time) if properties.creation_time else None
+    now_ms = (now_utc - EPOCH) // dt.timedelta(milliseconds=1)
+    return restored_lifetime(waiting, mode, enqueued_ms, creation_ms, now_ms)

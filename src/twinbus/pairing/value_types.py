@@ -29,6 +29,7 @@ _WRAPPED: Final = frozenset(
     {"UBYTE", "BYTE", "USHORT", "SHORT", "UINT", "ULONG", "LONG", "FLOAT"}
     | {"TIMESTAMP", "BINARY", "SYMBOL"}
 )
+LEAVES: Final = _PLAIN | _WRAPPED  # what holds nothing else, but for decimals
 _DEFAULTS: Final = _PLAIN | {"LIST", "MAP"}
 _NAMED: Final = _DEFAULTS | _WRAPPED | {"ARRAY", "DESCRIBED", "DECIMAL128"}
 _INT_MAX: Final = 2**31
@@ -58,7 +59,7 @@ def recover(value: object, types: str = "") -> Any:
     """The value with its types back, in a form that the SDK writes as such."""
     if not types:
         return _by_defaults(value)
-    names = _Names(types)
+    names = Names(types)
     recovered = _by_names(value, names)
     if names.next is not None:
         raise TypesError(f"more types than values: {types[:64]}")
@@ -160,7 +161,7 @@ def _without_decimals(value: Any) -> Any:
     return value
 
 
-class _Names:
+class Names:
     """The names of a note, one after the other."""
 
     def __init__(self, types: str) -> None:
@@ -183,7 +184,7 @@ class _Names:
                 yield name
 
 
-def _by_names(value: object, names: _Names) -> Any:
+def _by_names(value: object, names: Names) -> Any:
     name = names.take()
     if name == "DESCRIBED":
         name = names.take()
@@ -201,7 +202,7 @@ def _leaf(value: Any, name: str) -> Any:
         text = text_of(value)
         if text is None:
             raise TypesError("a value that should be a text is none")
-        return text if name == "STRING" else _decimal(text)
+        return text if name == "STRING" else decimal_of(text)
     if name == "BINARY" and isinstance(value, bytes):
         return bytes(value)
     if name == "TIMESTAMP" and isinstance(value, int):
@@ -213,7 +214,7 @@ def _leaf(value: Any, name: str) -> Any:
     raise TypesError(f"no type: {name[:64]}")
 
 
-def _decimal(digits: str) -> decimal.Decimal:
+def decimal_of(digits: str) -> decimal.Decimal:
     try:
         return decimal.Decimal(digits)
     except decimal.InvalidOperation:

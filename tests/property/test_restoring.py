@@ -1,0 +1,147 @@
+"""D-2: the two ways to restore a message of the backlog come to the same (P-11).
+
+Each message is rewritten and encoded by the SDK, as it waits in a backlog queue.  One way reads it
+with the SDK, restores it and encodes it again; the other works on the bytes.  Compared is every
+value with its AMQP type, section by section.
+"""
+
+import datetime as dt
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusReceivedMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.property.test_rewriting import encoded, messages, symbols
+from twinbus.amqp.codec import decode_whole, skip_within
+from twinbus.amqp.sections import DELIVERY_ANNOTATIONS, HEADER, PROPERTIES, Entries, read_sections
+from twinbus.amqp.types import Array
+from twinbus.pairing.errors import UnrestorableMessageError
+from twinbus.pairing.rewriting import RESERVED, restore, rewrite
+from twinbus.pipeline.restoring import RestoredBytes, restore_bytes
+
+NOW = dt.datetime(2026, 11, 15, 12, tzinfo=dt.UTC)
+NOW_MS = int(NOW.timestamp() * 1000)
+_LISTS, _MAPS, _ARRAYS = (0x45, 0xC0, 0xD0), (0xC1, 0xD1), (0xE0, 0xF0)
+DAMAGE: Any = [
+    *[None, 7, -7, True, 1.5, "", "noon"],
+    *["{", "[]", '{"annotations": 1}', '{"footer": []}', '{"body": "INT INT"}'],
+    *['{"body": "NONSENSE"}', '{"message_id": "NONSENSE"}', '{"body": "DECIMAL128"}'],
+    {"TYPE": "TIMESTAMP", "VALUE": 5},
+    {"TYPE": "BINARY", "VALUE": b"\xff"},
+]
+modes = st.sampled_from(["original", "remaining"])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    message=messages(),
+    key=st.none() | symbols,
+    mode=modes,
+    ttl_ms=st.none() | st.integers(0, 2**33),
+    waited_ms=st.integers(-1_000, 10_000_000),
+)
+@example(AmqpAnnotatedMessage(value_body={"a": [1.5, b"x"]}), "p/1", "original", 5, 0)
+def test_both_ways_come_to_the_same(
+    message: AmqpAnnotatedMessage, key: str | None, mode: Any, ttl_ms: int | None, waited_ms: int
+) -> None:
+    """D-2, P-11: path, session, keys, and every section of the message."""
+    if ttl_ms is not None:
+        header = message.header or AmqpMessageHeader()
+        message.header = AmqpMessageHeader(
+            durable=header.durable, priority=header.priority, time_to_live=ttl_ms
+        )
+    waiting = in_the_backlog(rewrite(message, "some/path", key), NOW_MS - waited_ms)
+    slow, fast = _both(waiting, mode)
+    if slow is None or fast is None:
+        assert slow is fast
+        return
+    assert (fast.number, fast.path, fast.key) == (7, slow.path, slow.key)
+    assert (fast.session_id, fast.partition_key) == (slow.session_id, slow.partition_key)
+    assert portrait(fast.data) == portrait(encoded(slow.message))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    message=messages(),
+    name=st.sampled_from(sorted(RESERVED)),
+    value=st.sampled_from(DAMAGE),
+)
+def test_what_is_damaged_is_refused_for_the_same_reason(
+    message: AmqpAnnotatedMessage, name: str, value: Any
+) -> None:
+    """D-2, P-14: whatever has happened to what the pair has put there."""
+    rewritten = rewrite(message, "some/path", "p/1")
+    assert rewritten.application_properties is not None
+    rewritten.application_properties[name] = value
+    slow, fast = _both(in_the_backlog(rewritten, NOW_MS - 60_000), "remaining")
+    assert (slow is None) is (fast is None)
+
+
+def in_the_backlog(message: AmqpAnnotatedMessage, enqueued_ms: int) -> bytes:
+    """As a receiver of the queue gets it."""
+    message.annotations = dict(message.annotations or {}) | {
+        "x-opt-sequence-number": {"TYPE": "LONG", "VALUE": 7},
+        "x-opt-enqueued-time": {"TYPE": "TIMESTAMP", "VALUE": enqueued_ms},
+        "x-opt-enqueue-sequence-number": {"TYPE": "LONG", "VALUE": 7},
+    }
+    return encoded(message)
+
+
+def _both(waiting: bytes, mode: Any) -> tuple[Any, RestoredBytes | None]:
+    """By the SDK and by the bytes; None twice if both refuse, and for the same reason."""
+    read = ServiceBusReceivedMessage.from_bytes(waiting).raw_amqp_message
+    try:
+        slow = restore(read, NOW, mode)
+    except UnrestorableMessageError as error:
+        with pytest.raises(UnrestorableMessageError) as refused:
+            restore_bytes(waiting, NOW_MS, mode)
+        assert refused.value.reason == error.reason
+        return None, None
+    return slow, restore_bytes(waiting, NOW_MS, mode)
+
+
+def portrait(data: bytes) -> list[Any]:
+    """The sections with every value and its type; what comes of the clock only by being there."""
+    sections: list[Any] = []
+    for section in read_sections(data):
+        value = _typed(data[section.start : section.end])
+        if section.code in (HEADER, PROPERTIES):
+            fields = list(value[1])
+            while fields and fields[-1] == ("NoneType", "None"):
+                del fields[-1]
+            if section.code == PROPERTIES:
+                fields[8:10] = [each[0] for each in fields[8:10]]
+            value = fields
+        if section.code == DELIVERY_ANNOTATIONS:  # the SDK writes these last
+            sections.insert(0, (section.code, value))
+        else:
+            sections.append((section.code, value))
+    return sorted(sections, key=lambda each: each[0])
+
+
+def _typed(raw: bytes) -> Any:
+    end = len(raw)
+    if raw[0] == 0x00:
+        middle = skip_within(raw, 1, end)
+        return "described", _typed(raw[1:middle]), _typed(raw[middle:])
+    if raw[0] not in _LISTS + _MAPS + _ARRAYS:
+        value = decode_whole(raw)
+        return type(value).__name__, repr(value)
+    if raw[0] in _ARRAYS:
+        array = decode_whole(raw)
+        assert isinstance(array, Array)
+        return "array", [(type(each).__name__, repr(each)) for each in array]
+    entries = Entries(raw, 0, end)
+    elements = []
+    at = entries.start
+    for _ in range(entries.count):
+        after = skip_within(raw, at, end)
+        elements.append(_typed(raw[at:after]))
+        at = after
+    if raw[0] in _LISTS:
+        return "list", elements
+    pairs = zip(elements[::2], elements[1::2], strict=True)
+    return "map", sorted(pairs, key=repr)
