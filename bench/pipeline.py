@@ -27,9 +27,9 @@ from bench import tools
 from bench.brokers import Twinbus
 from bench.pairing import BACKLOG_QUEUES, QUEUE, backlog_queues, create_backlog, fill
 from twinbus.amqp.message import data_section
+from twinbus.pipeline.bus.pool import bus_for
 from twinbus.pipeline.jobs.syphon import SyphonSettings, start_syphon
-from twinbus.pipeline.pool import bus_for
-from twinbus.pipeline.session import open_session
+from twinbus.pipeline.running.session import open_session
 from twinbus.testing.server import ServerProcess
 
 BODY_SECTION = data_section(bytes(1_024))

@@ -47,7 +47,7 @@ def make(directory: Path, count: int) -> None:
     """Both ledgers, by arithmetic alone, so that it is known what is wrong."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    from twinbus.pipeline.session import open_session  # noqa: PLC0415
+    from twinbus.pipeline.running.session import open_session  # noqa: PLC0415
 
     spark = open_session("bench reconcile")
     n = F.col("id")

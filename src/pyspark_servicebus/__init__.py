@@ -1,9 +1,9 @@
 """Where Spark looks for `format("servicebus")`: a module `pyspark_<format>` with `DefaultSource`.
 
-Nothing else is here; the source is `twinbus.pipeline.source`.
+Nothing else is here; the source is `twinbus.pipeline.source.data_source`.
 """
 
-from twinbus.pipeline.source import ServiceBusDataSource
+from twinbus.pipeline.source.data_source import ServiceBusDataSource
 
 __all__ = ["DefaultSource"]
 

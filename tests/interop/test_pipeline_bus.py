@@ -32,14 +32,16 @@ from twinbus.errors import (
     MessageSizeExceeded,
     Unauthorized,
 )
-from twinbus.pipeline import line as line_module
 from twinbus.pipeline.bus import Bus, SendRefused, open_bus
-from twinbus.pipeline.pool import bus_for, forget
+from twinbus.pipeline.bus import line as line_module
+from twinbus.pipeline.bus.pool import bus_for, forget
 from twinbus.testing.server import ServerProcess
 
 END: Final = 1 << 62
 COUNTER: Final = itertools.count(1)
 KEY: Final = "x-opt-twinbus-producer-key"
+
+pytestmark = pytest.mark.feature("pipeline.source")
 
 
 @pytest.fixture(params=["twinbus", "standard"])

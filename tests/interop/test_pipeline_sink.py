@@ -16,12 +16,14 @@ from twinbus.client.admin import SUBSCRIPTION, TOPIC
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.faults import FaultClient
 from twinbus.errors import EntityDisabled, EntityNotFound, Unauthorized
-from twinbus.pipeline import pool
-from twinbus.pipeline.encoding import RowRefused
+from twinbus.pipeline.bus import pool
 from twinbus.pipeline.schema import BY_NAME, arrow_schema
-from twinbus.pipeline.sink import SinkTask, batch_writer
-from twinbus.pipeline.sink_options import SinkOptions
+from twinbus.pipeline.sink.encoding import RowRefused
+from twinbus.pipeline.sink.options import SinkOptions
+from twinbus.pipeline.sink.writers import SinkTask, batch_writer
 from twinbus.testing.server import ServerProcess
+
+pytestmark = pytest.mark.feature("pipeline.sink")
 
 
 @pytest.fixture(autouse=True, scope="module")

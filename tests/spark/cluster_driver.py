@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 
-from twinbus.pipeline.session import open_session
+from twinbus.pipeline.running.session import open_session
 
 
 def executors(numbers: Iterable[int]) -> Iterator[str]:

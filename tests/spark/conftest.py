@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from twinbus.pipeline.session import open_session
+from twinbus.pipeline.running.session import open_session
 from twinbus.testing.server import ServerProcess
 
 HERE = Path(__file__).parent

@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from twinbus.pipeline.session import open_session
+from twinbus.pipeline.running.session import open_session
 
 BATCH_ROWS = 1_000
 # Which queue goes where, and with which keys.

@@ -18,9 +18,9 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 from pyspark.sql import SparkSession
 
 from twinbus.cli.main import main
-from twinbus.pipeline.file_layout import HadoopFiles, LocalFiles, hour_folders, visible
 from twinbus.pipeline.jobs.capture import CaptureSettings, by_hour, start_capture
 from twinbus.pipeline.jobs.compact import Compaction
+from twinbus.pipeline.jobs.file_layout import HadoopFiles, LocalFiles, hour_folders, visible
 from twinbus.pipeline.jobs.replay import Replay, ReplaySettings
 from twinbus.testing.server import ServerProcess
 
@@ -90,6 +90,7 @@ def captured(directory: Path, column: str = "message_id") -> Counter[str]:
     return Counter(found.to_table(columns=[column]).column(0).to_pylist())
 
 
+@pytest.mark.feature("pipeline.capture")
 def test_a_capture_whose_driver_is_killed_has_every_message_once(
     spark: SparkSession, bus: ServerProcess, sdk: ServiceBusClient, tmp_path: Path
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_capture_whose_driver_is_killed_has_every_message_once(
         assert folder.startswith("entity=watched/date=20")
 
 
+@pytest.mark.feature("pipeline.capture", "pipeline.replay")
 def test_captured_compacted_and_replayed(
     spark: SparkSession, bus: ServerProcess, sdk: ServiceBusClient, cli: Cli, tmp_path: Path
 ) -> None:
@@ -193,6 +195,7 @@ def replay_all(spark: SparkSession, settings: ReplaySettings) -> dict[str, int]:
     return dict(sent)
 
 
+@pytest.mark.feature("pipeline.replay")
 def test_a_replay_keeps_a_rate_or_leaves_the_pace_to_the_bus(
     spark: SparkSession, bus: ServerProcess, sdk: ServiceBusClient, tmp_path: Path
 ) -> None:
@@ -245,6 +248,7 @@ def test_a_replay_keeps_a_rate_or_leaves_the_pace_to_the_bus(
     assert states == {"ACTIVE": 30, "SCHEDULED": 15}
 
 
+@pytest.mark.feature("pipeline.capture")
 def test_hours_are_those_of_utc_wherever_spark_is(spark: SparkSession) -> None:
     zone = spark.conf.get("spark.sql.session.timeZone")
     assert zone is not None
@@ -267,6 +271,7 @@ def test_hours_are_those_of_utc_wherever_spark_is(spark: SparkSession) -> None:
     ]
 
 
+@pytest.mark.feature("pipeline.capture")
 def test_files_by_hadoop_are_the_same_files(spark: SparkSession, tmp_path: Path) -> None:
     """On a cluster a capture is somewhere that only Hadoop reaches."""
     local, root = LocalFiles(), str(tmp_path)

@@ -14,9 +14,9 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 import twinbus
-from twinbus.pipeline.archive import using_options
-from twinbus.pipeline.home import SparkHome, prepare_home
-from twinbus.pipeline.java import find_java
+from twinbus.pipeline.running.archive import using_options
+from twinbus.pipeline.running.home import SparkHome, prepare_home
+from twinbus.pipeline.running.java import find_java
 from twinbus.testing.server import ServerProcess
 
 HERE = Path(__file__).parent
@@ -24,6 +24,8 @@ ROOT = HERE.parents[1]
 COUNT = 500
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
+
+pytestmark = pytest.mark.feature("pipeline.running")
 
 
 def environment(home: SparkHome, bus: ServerProcess) -> dict[str, str]:

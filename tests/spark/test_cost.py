@@ -18,6 +18,8 @@ STARTED_MS = parse_iso("2026-10-28T00:00:00Z")
 ENTITIES = ("orders", "Topic/Subscriptions/a", "", "main/x-servicebus-transfer/0", "<b>é")
 SHARED = ("rows", "total", "pairing", "currency", "prices_date", "months")
 
+pytestmark = pytest.mark.feature("pipeline.cost")
+
 
 def meter(data: Path, namespace: str, seed: int) -> None:
     """Some days, over the end of a month."""

@@ -27,13 +27,15 @@ from twinbus.pipeline.jobs.dead_letters import (
     summarised,
 )
 from twinbus.pipeline.jobs.replay import read_capture
+from twinbus.pipeline.jobs.resending import renewed, resending_key
 from twinbus.pipeline.report import dead_letters as report
-from twinbus.pipeline.resending import renewed, resending_key
-from twinbus.pipeline.sink_keys import stamped
+from twinbus.pipeline.sink.keys import stamped
 from twinbus.testing.server import ServerProcess
 
 DEAD = ServiceBusSubQueue.DEAD_LETTER
 WAIT_S = 5
+
+pytestmark = pytest.mark.feature("pipeline.dead-letters")
 
 
 @pytest.fixture(scope="module")

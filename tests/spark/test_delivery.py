@@ -22,9 +22,9 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from tests.spark.delivery_driver import FLOWS
 from twinbus.amqp.message import decode_message
-from twinbus.pipeline import pool
-from twinbus.pipeline.sink import SinkTask
-from twinbus.pipeline.sink_options import SinkOptions
+from twinbus.pipeline.bus import pool
+from twinbus.pipeline.sink.options import SinkOptions
+from twinbus.pipeline.sink.writers import SinkTask
 from twinbus.testing.server import ServerProcess
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +37,8 @@ WORKER_KILLS = 5 if NIGHTLY else 1
 BUS_KILLS = 4 if NIGHTLY else 1
 RUNS_MAX = 30
 RUN_DURATION_S_MAX = 240.0
+
+pytestmark = pytest.mark.feature("pipeline.source", "pipeline.sink")
 
 
 @pytest.fixture(scope="module")

@@ -36,6 +36,8 @@ CHUNK_COUNT = 5_000
 # What stands for a message's number in a template; as long as every number that is put there.
 HOLE = "0000000"
 
+pytestmark = pytest.mark.feature("pipeline.syphon")
+
 
 @pytest.fixture(scope="module")
 def secondary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:

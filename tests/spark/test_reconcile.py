@@ -30,6 +30,8 @@ STARTED = datetime(2026, 11, 16, 10, tzinfo=UTC)
 ODD = ("", "null", "NULL", "Ä", "A\u0308", "ä", " x ", "a,b", 'say "hi"', "back\\slash", "tab\t",
        "two\nlines", "<script>", "{}", "'; --", "😀", "\u200b", "%2F", "0", "00")  # fmt: skip
 
+pytestmark = pytest.mark.feature("pipeline.reconcile")
+
 
 @dataclass
 class Planted:

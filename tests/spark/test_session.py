@@ -6,7 +6,9 @@ import sys
 import pytest
 from pyspark.sql import SparkSession
 
-from twinbus.pipeline.session import open_session
+from twinbus.pipeline.running.session import open_session
+
+pytestmark = pytest.mark.feature("pipeline.running")
 
 
 def where_am_i(numbers: object) -> list[tuple[str, str]]:

@@ -13,10 +13,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from twinbus import pipeline
 from twinbus.client.connection_string import ConnectionString
-from twinbus.pipeline import pool
+from twinbus.pipeline.bus import pool
 from twinbus.testing.server import ServerProcess
 
 MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5, 678_000, dt.UTC)
+
+pytestmark = pytest.mark.feature("pipeline.sink")
 
 
 @pytest.fixture(autouse=True)

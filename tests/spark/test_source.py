@@ -18,6 +18,8 @@ from twinbus.client.admin import SUBSCRIPTION, TOPIC
 from twinbus.pipeline.schema import COLUMNS
 from twinbus.testing.server import ServerProcess
 
+pytestmark = pytest.mark.feature("pipeline.source")
+
 
 @pytest.fixture(scope="module")
 def client(bus: ServerProcess) -> Iterator[ServiceBusClient]:

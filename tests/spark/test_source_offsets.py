@@ -14,13 +14,15 @@ from twinbus.client.admin import TOPIC
 from twinbus.client.faults import FaultClient
 from twinbus.entities.partitions import hash_key
 from twinbus.errors import ConfigError, EntityNotFound, InvalidOperation, Unauthorized
-from twinbus.pipeline.offsets import DataLoss
-from twinbus.pipeline.pool import close_all
-from twinbus.pipeline.source import ServiceBusDataSource, StreamReader
-from twinbus.pipeline.survey import SourceError
+from twinbus.pipeline.bus.pool import close_all
+from twinbus.pipeline.source.data_source import ServiceBusDataSource, StreamReader
+from twinbus.pipeline.source.offsets import DataLoss
+from twinbus.pipeline.source.survey import SourceError
 from twinbus.testing.server import ServerProcess
 
 IDS = StructType([StructField("message_id", StringType())])
+
+pytestmark = pytest.mark.feature("pipeline.source")
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from twinbus import errors
-from twinbus.pipeline.progress import batch_progress
-from twinbus.pipeline.supervisor import QueryFailed, supervise
+from twinbus.pipeline.running.progress import batch_progress
+from twinbus.pipeline.running.supervisor import QueryFailed, supervise
 
 ROWS = 3
+
+pytestmark = pytest.mark.feature("pipeline.running")
 
 
 class FailingSource(DataSource):

@@ -24,6 +24,8 @@ from twinbus.testing.server import ServerProcess
 
 COUNT = 400
 
+pytestmark = pytest.mark.feature("pipeline.syphon")
+
 
 @pytest.fixture(scope="module")
 def primary(bus: ServerProcess) -> ServerProcess:

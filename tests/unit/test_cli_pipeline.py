@@ -54,14 +54,14 @@ def test_without_the_extra_it_says_what_to_install() -> None:
 
 def test_other_missing_modules_are_not_blamed_on_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     options = parser("pipeline").parse_args(["pipeline", "warm"])
-    monkeypatch.setitem(sys.modules, "twinbus.pipeline.session", None)
-    with pytest.raises(ModuleNotFoundError, match=r"twinbus\.pipeline\.session"):
+    monkeypatch.setitem(sys.modules, "twinbus.pipeline.running.session", None)
+    with pytest.raises(ModuleNotFoundError, match=r"twinbus\.pipeline\.running\.session"):
         options.run(options)
 
 
 def test_the_wrong_spark_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """D-7: an older pyspark, and a SPARK_HOME that is older or none at all."""
-    session = importlib.import_module("twinbus.pipeline.session")
+    session = importlib.import_module("twinbus.pipeline.running.session")
     monkeypatch.setattr("pyspark.__version__", "3.5.1")
     with pytest.raises(ConfigError, match=r"needs Spark 4\.3, but pyspark is 3\.5\.1; pip install"):
         session.open_session("test")
@@ -76,7 +76,7 @@ def test_the_wrong_spark_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_spark_submit_has_the_master(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = importlib.import_module("twinbus.pipeline.session")
+    session = importlib.import_module("twinbus.pipeline.running.session")
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     with pytest.raises(ConfigError, match="say the master to spark-submit"):
         session.open_session("test", master="local[2]")

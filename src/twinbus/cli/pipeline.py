@@ -62,7 +62,7 @@ def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
 
 def open_session_for(options: argparse.Namespace, name: str) -> "SparkSession":
     """The session that the arguments of `add_spark_arguments` ask for."""
-    from twinbus.pipeline.session import open_session  # noqa: PLC0415  loads Spark
+    from twinbus.pipeline.running.session import open_session  # noqa: PLC0415  loads Spark
 
     return open_session(name, master=options.master, conf=dict(options.conf))
 

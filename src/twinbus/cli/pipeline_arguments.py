@@ -51,7 +51,7 @@ def in_one_line() -> Iterator[None]:
     from pyspark.errors import PySparkException  # noqa: PLC0415  loads Spark
     from pyspark.logger import PySparkLogger  # noqa: PLC0415
 
-    from twinbus.pipeline.supervisor import QueryFailed, reason_of  # noqa: PLC0415
+    from twinbus.pipeline.running.supervisor import QueryFailed, reason_of  # noqa: PLC0415
 
     for name in _TALKATIVE:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)

@@ -86,7 +86,7 @@ def source_options(options: argparse.Namespace) -> dict[str, str]:
 def run(options: argparse.Namespace) -> int:
     from twinbus.pipeline.jobs.capture import CaptureSettings, start_capture  # noqa: PLC0415
     from twinbus.pipeline.options import SourceOptions  # noqa: PLC0415
-    from twinbus.pipeline.supervisor import stop_on_signals, supervise  # noqa: PLC0415
+    from twinbus.pipeline.running.supervisor import stop_on_signals, supervise  # noqa: PLC0415
 
     settings = CaptureSettings(
         source=source_options(options),
@@ -126,7 +126,7 @@ class _Shown:
         self._clock = SystemClock()
 
     def take(self, told: Mapping[str, Any]) -> None:
-        from twinbus.pipeline.progress import batch_progress  # noqa: PLC0415
+        from twinbus.pipeline.running.progress import batch_progress  # noqa: PLC0415
 
         batch = batch_progress(told)
         self.count += batch.rows

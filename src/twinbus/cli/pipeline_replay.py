@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from twinbus.pipeline.jobs.replay import Replay, ReplaySettings  # noqa: PLC0415
-    from twinbus.pipeline.supervisor import stop_on_signals  # noqa: PLC0415
+    from twinbus.pipeline.running.supervisor import stop_on_signals  # noqa: PLC0415
 
     mapping = _mapping(options)
     if not options.to and not mapping:

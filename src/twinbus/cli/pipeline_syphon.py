@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
         default_checkpoint,
         start_syphon,
     )
-    from twinbus.pipeline.supervisor import stop_on_signals, supervise  # noqa: PLC0415
+    from twinbus.pipeline.running.supervisor import stop_on_signals, supervise  # noqa: PLC0415
 
     backlog = Backlog(options)
     shown = _Shown(options, backlog, Totals())

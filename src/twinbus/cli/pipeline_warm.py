@@ -11,7 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from twinbus.pipeline.session import warm  # noqa: PLC0415  loads Spark
+    from twinbus.pipeline.running.session import warm  # noqa: PLC0415  loads Spark
 
     del options
     path = warm()

@@ -34,7 +34,7 @@ def register(spark: "SparkSession") -> None:
             "pip install 'twinbus[spark]'"
         )
     # Late: the parts of the pipeline that are asked for options only need no Spark.
-    from twinbus.pipeline.source import ServiceBusDataSource  # noqa: PLC0415
+    from twinbus.pipeline.source.data_source import ServiceBusDataSource  # noqa: PLC0415
 
     spark.dataSource.register(ServiceBusDataSource)
 
@@ -43,6 +43,6 @@ def open_session(
     name: str, *, master: str | None = None, conf: Mapping[str, str] = MappingProxyType({})
 ) -> "SparkSession":
     """A session that knows the format and starts quickly, with Java found; local unless told."""
-    from twinbus.pipeline.session import open_session as opened  # noqa: PLC0415 - loads Spark
+    from twinbus.pipeline.running.session import open_session as opened  # noqa: PLC0415 - loads Spark
 
     return opened(name, master=master, conf=conf)

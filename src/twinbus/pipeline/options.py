@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from twinbus.client.connection_string import ConnectionString
 from twinbus.errors import ConfigError
-from twinbus.pipeline.offsets import Offset
+from twinbus.pipeline.source.offsets import Offset
 
 MAX_BATCH_BYTES_DEFAULT: Final = 16 * 1024 * 1024
 MAX_BATCH_BYTES_MAX: Final = 1024 * 1024 * 1024

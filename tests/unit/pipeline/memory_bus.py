@@ -18,7 +18,7 @@ from twinbus.errors import (
     ServiceError,
     TwinbusError,
 )
-from twinbus.pipeline.bus_protocol import EntityState, PartitionState, SendRefused
+from twinbus.pipeline.bus.protocol import EntityState, PartitionState, SendRefused
 
 KEY = "x-opt-twinbus-producer-key"
 

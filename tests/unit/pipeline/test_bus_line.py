@@ -23,9 +23,9 @@ from twinbus.errors import (
 )
 from twinbus.limits import SECTIONS_MAX
 from twinbus.pipeline.bus import SendRefused, open_bus
-from twinbus.pipeline.line import Patience, may_pass, named
-from twinbus.pipeline.peeked import read_peeked
-from twinbus.pipeline.sending import cut
+from twinbus.pipeline.bus.line import Patience, may_pass, named
+from twinbus.pipeline.bus.peeked import read_peeked
+from twinbus.pipeline.bus.sending import cut
 
 
 @pytest.mark.parametrize(

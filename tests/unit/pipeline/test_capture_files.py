@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from twinbus.errors import ConfigError
-from twinbus.pipeline.file_layout import (
+from twinbus.pipeline.jobs.capture import BatchPlacer
+from twinbus.pipeline.jobs.compact import HourSwapper, plan_hour, recover_hours, show_hours
+from twinbus.pipeline.jobs.file_layout import (
     Files,
     LocalFiles,
     check_format,
@@ -23,8 +25,6 @@ from twinbus.pipeline.file_layout import (
     read_format,
     visible,
 )
-from twinbus.pipeline.jobs.capture import BatchPlacer
-from twinbus.pipeline.jobs.compact import HourSwapper, plan_hour, recover_hours, show_hours
 
 HOUR = "entity=orders/date=2026-11-16/hour=09"
 STEPS_MAX = 60

@@ -29,9 +29,9 @@ from twinbus.amqp.plain import (
 )
 from twinbus.amqp.stored import encode_delivered
 from twinbus.amqp.types import Symbol, Timestamp
-from twinbus.pipeline.encoding import MessageEncoder, RowRefused
 from twinbus.pipeline.schema import BY_NAME, COLUMNS, arrow_type
-from twinbus.pipeline.sink_keys import Outgoing
+from twinbus.pipeline.sink.encoding import MessageEncoder, RowRefused
+from twinbus.pipeline.sink.keys import Outgoing
 
 NOW_MS = 1_790_000_000_000
 DAY_MS = 86_400_000

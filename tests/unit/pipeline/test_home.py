@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from twinbus.pipeline import archive, home
-from twinbus.pipeline.home import cache_directory, prepare_home
-from twinbus.pipeline.java import Java
+from twinbus.pipeline.running import archive, home
+from twinbus.pipeline.running.home import cache_directory, prepare_home
+from twinbus.pipeline.running.java import Java
 
 VECTOR = "--add-modules=jdk.incubator.vector"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from twinbus.errors import ConfigError
-from twinbus.pipeline import java
-from twinbus.pipeline.java import find_java
+from twinbus.pipeline.running import java
+from twinbus.pipeline.running.java import find_java
 
 TEMURIN_11 = 'openjdk version "11.0.2" 2019-01-15'
 TEMURIN_17 = 'openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime Environment'

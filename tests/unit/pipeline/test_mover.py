@@ -15,9 +15,9 @@ from twinbus.errors import (
     TwinbusError,
     Unauthorized,
 )
-from twinbus.pipeline.mover import Memory, Mover, lines_of, parts_of
-from twinbus.pipeline.restoring import RestoredBytes
-from twinbus.pipeline.rests import REST_MS_MAX, Rests
+from twinbus.pipeline.syphon.mover import Memory, Mover, lines_of, parts_of
+from twinbus.pipeline.syphon.restoring import RestoredBytes
+from twinbus.pipeline.syphon.rests import REST_MS_MAX, Rests
 
 QUEUE = "shop/x-servicebus-transfer/0"
 

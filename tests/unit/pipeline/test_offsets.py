@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinbus.errors import ConfigError
-from twinbus.pipeline.offsets import (
+from twinbus.pipeline.source.offsets import (
     DataLoss,
     Offset,
     Stock,
@@ -21,7 +21,7 @@ from twinbus.pipeline.offsets import (
     shares,
     unread,
 )
-from twinbus.pipeline.runs import Runs, count
+from twinbus.pipeline.source.runs import Runs, count
 
 DEAD = "orders/$DeadLetterQueue"
 DEAD_KEY = "orders/$deadletterqueue/0"

@@ -5,9 +5,9 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.pipeline.offsets import Offset, Stock, advance, first_of
-from twinbus.pipeline.planning import SKIPPED_MAX, Span, Task, divided, tasks_between
-from twinbus.pipeline.runs import Runs, merge
+from twinbus.pipeline.source.offsets import Offset, Stock, advance, first_of
+from twinbus.pipeline.source.planning import SKIPPED_MAX, Span, Task, divided, tasks_between
+from twinbus.pipeline.source.runs import Runs, merge
 
 DEAD = "orders/$DeadLetterQueue"
 DEAD_KEY = "orders/$deadletterqueue/0"

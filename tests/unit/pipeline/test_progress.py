@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from twinbus.pipeline.progress import BatchProgress, batch_progress
+from twinbus.pipeline.running.progress import BatchProgress, batch_progress
 
 PROGRESS: dict[str, Any] = {
     "id": "6abbac93-b129-4f79-8ec0-b1dd5b2072bc",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from twinbus.pipeline.options import SOURCE_OPTIONS
 from twinbus.pipeline.schema import AMQP, COLUMNS, DESTINATION
-from twinbus.pipeline.sink_options import SINK_OPTIONS
+from twinbus.pipeline.sink.options import SINK_OPTIONS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "spark.md").read_text()
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark_servicebus import DefaultSource
 from twinbus import pipeline
 from twinbus.errors import ConfigError
-from twinbus.pipeline.source import ServiceBusDataSource
+from twinbus.pipeline.source.data_source import ServiceBusDataSource
 
 
 class Session:

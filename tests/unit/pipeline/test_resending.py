@@ -8,7 +8,7 @@ from twinbus.amqp.plain import Properties, data_section, decode_message, encode_
 from twinbus.amqp.types import Timestamp
 from twinbus.entities.arrivals import Arrivals
 from twinbus.entities.message import Mark, NewMessage
-from twinbus.pipeline.resending import (
+from twinbus.pipeline.jobs.resending import (
     CHUNK_COUNT_MAX,
     NUMBERS_PER_PRODUCER,
     Pace,
@@ -17,7 +17,7 @@ from twinbus.pipeline.resending import (
     renewed,
     resending_key,
 )
-from twinbus.pipeline.sink_keys import Outgoing, fault_of
+from twinbus.pipeline.sink.keys import Outgoing, fault_of
 
 
 def delivered(application_properties: dict[str, object] | None = None) -> bytes:

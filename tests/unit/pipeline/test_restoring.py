@@ -16,8 +16,8 @@ from twinbus.amqp.message import (
 from twinbus.amqp.types import Decimal128, Described, Int, Symbol, Timestamp
 from twinbus.pairing.errors import UnrestorableMessageError
 from twinbus.pairing.rules import DAMAGED, EXPIRED, NO_PATH
-from twinbus.pipeline.restoring import restore_bytes, sequence_number_of
-from twinbus.pipeline.retyping import retyped
+from twinbus.pipeline.syphon.restoring import restore_bytes, sequence_number_of
+from twinbus.pipeline.syphon.retyping import retyped
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000

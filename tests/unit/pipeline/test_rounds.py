@@ -1,6 +1,6 @@
 """D-2: when the syphon goes through the backlog again."""
 
-from twinbus.pipeline.rounds import LOOK_MS_MAX, Rounds, Stock, next_offset
+from twinbus.pipeline.syphon.rounds import LOOK_MS_MAX, Rounds, Stock, next_offset
 
 
 def stock(count: int, following: int, queue: str = "b/0", is_up: bool = True) -> Stock:

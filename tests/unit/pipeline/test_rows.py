@@ -20,9 +20,9 @@ from twinbus.amqp.message import (
     value_section,
 )
 from twinbus.amqp.types import Decimal32, Described, Float, Symbol, Timestamp, UInt, ULong
-from twinbus.pipeline.rows import POSITION_CHARS_MAX, RowBuilder, position_prefix
-from twinbus.pipeline.runs import Runs
 from twinbus.pipeline.schema import AMQP, COLUMNS, arrow_schema
+from twinbus.pipeline.source.rows import POSITION_CHARS_MAX, RowBuilder, position_prefix
+from twinbus.pipeline.source.runs import Runs
 
 ALL = [column.name for column in COLUMNS]
 ENQUEUED_MS = 1_794_824_781_747

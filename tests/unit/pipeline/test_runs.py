@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.pipeline.runs import Runs, contains, count, intersect, lowest, merge, subtract
+from twinbus.pipeline.source.runs import Runs, contains, count, intersect, lowest, merge, subtract
 
 NUMBERS = st.sets(st.integers(0, 60), max_size=40)
 

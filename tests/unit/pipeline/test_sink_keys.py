@@ -12,7 +12,7 @@ from twinbus.entities.arrivals import Arrivals
 from twinbus.entities.message import Mark, NewMessage
 from twinbus.entities.partitions import NUMBERED_RUN, PARTITION_COUNT, hash_key
 from twinbus.limits import ARRIVAL_RANGES_MAX, PRODUCER_KEY_CHARS_MAX
-from twinbus.pipeline.sink_keys import (
+from twinbus.pipeline.sink.keys import (
     CHUNK_COUNT_MAX,
     Chunks,
     Outgoing,

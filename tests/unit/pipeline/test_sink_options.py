@@ -20,8 +20,8 @@ from pyspark.sql.types import (
 
 from twinbus.errors import ConfigError
 from twinbus.pipeline.schema import message_schema
-from twinbus.pipeline.sink import batch_writer, stream_writer
-from twinbus.pipeline.sink_options import SINK_OPTIONS, SinkOptions
+from twinbus.pipeline.sink.options import SINK_OPTIONS, SinkOptions
+from twinbus.pipeline.sink.writers import batch_writer, stream_writer
 
 BUS = (
     "Endpoint=sb://127.0.0.1:5672;SharedAccessKeyName=k;SharedAccessKey=secret;"

@@ -12,8 +12,8 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from twinbus.errors import ConfigError, EntityNotFound, ServerBusy
-from twinbus.pipeline import supervisor
-from twinbus.pipeline.supervisor import (
+from twinbus.pipeline.running import supervisor
+from twinbus.pipeline.running.supervisor import (
     PAUSE_S_MAX,
     QueryFailed,
     is_final,

@@ -4,7 +4,7 @@ import pytest
 
 from twinbus.errors import ConfigError, TwinbusError
 from twinbus.pipeline.jobs.syphon import Totals, default_checkpoint
-from twinbus.pipeline.syphon_source import SyphonOptions, SyphonReader
+from twinbus.pipeline.syphon.source import SyphonOptions, SyphonReader
 
 PRIMARY = "Endpoint=sb://one;SharedAccessKeyName=k;SharedAccessKey=s3cret"
 GIVEN = {"primary": PRIMARY, "secondary": PRIMARY.replace("one", "two"), "queues": "a/0, a/1,"}

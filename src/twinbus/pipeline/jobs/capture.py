@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 – as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
 
 from twinbus.errors import ConfigError
-from twinbus.pipeline.file_layout import (
+from twinbus.pipeline.jobs.file_layout import (
     CAPTURE,
     Files,
     check_name,

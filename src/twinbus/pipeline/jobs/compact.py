@@ -30,7 +30,8 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from twinbus.errors import TwinbusError
-from twinbus.pipeline.file_layout import (
+from twinbus.pipeline.jobs.capture import format_options
+from twinbus.pipeline.jobs.file_layout import (
     CAPTURE,
     Files,
     files_for,
@@ -40,7 +41,6 @@ from twinbus.pipeline.file_layout import (
     read_format,
     visible,
 )
-from twinbus.pipeline.jobs.capture import format_options
 from twinbus.pipeline.schema import message_schema
 
 MEBIBYTE: Final = 1024 * 1024

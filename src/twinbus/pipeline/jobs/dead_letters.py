@@ -27,15 +27,15 @@ from twinbus.client.connection import BusConnection
 from twinbus.client.requests import ManagementNode
 from twinbus.errors import ConfigError, NotSupported, ServiceError, TwinbusError
 from twinbus.pipeline.bus import SEND_BATCH_BYTES
-from twinbus.pipeline.file_layout import claim_format, files_for
+from twinbus.pipeline.bus.pool import bus_for, forget
 from twinbus.pipeline.jobs.capture import writer_by_hour
+from twinbus.pipeline.jobs.file_layout import claim_format, files_for
 from twinbus.pipeline.jobs.replay import filtered, read_capture
-from twinbus.pipeline.pool import bus_for, forget
-from twinbus.pipeline.resending import renewed, resending_key
-from twinbus.pipeline.runs import Runs, merge
-from twinbus.pipeline.runs import count as count_of
-from twinbus.pipeline.sink_keys import Outgoing
-from twinbus.pipeline.sink_sends import Sends
+from twinbus.pipeline.jobs.resending import renewed, resending_key
+from twinbus.pipeline.sink.keys import Outgoing
+from twinbus.pipeline.sink.sends import Sends
+from twinbus.pipeline.source.runs import Runs, merge
+from twinbus.pipeline.source.runs import count as count_of
 
 SAMPLE_BODY_BYTES: Final = 200
 # Runs of numbers in one request to the bus: its filters are short texts.

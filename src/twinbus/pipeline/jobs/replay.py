@@ -28,13 +28,13 @@ from pyspark.sql.types import StringType, StructField, StructType
 from twinbus.clock import SystemClock
 from twinbus.errors import ConfigError, TwinbusError
 from twinbus.pipeline.bus import SEND_BATCH_BYTES
-from twinbus.pipeline.file_layout import CAPTURE, check_name, files_for, read_format
+from twinbus.pipeline.bus.pool import bus_for, forget
 from twinbus.pipeline.jobs.capture import PARTITION_COLUMNS
 from twinbus.pipeline.jobs.compact import show_hours
-from twinbus.pipeline.pool import bus_for, forget
-from twinbus.pipeline.resending import Pace, Timed, paced, renewed, resending_key
+from twinbus.pipeline.jobs.file_layout import CAPTURE, check_name, files_for, read_format
+from twinbus.pipeline.jobs.resending import Pace, Timed, paced, renewed, resending_key
 from twinbus.pipeline.schema import message_schema
-from twinbus.pipeline.sink_sends import Sends
+from twinbus.pipeline.sink.sends import Sends
 
 STEP_COUNT_MAX: Final = 50_000
 PACED_STEP_S: Final = 10  # of a replay with a pace, so that its progress can be seen

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 – as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
 
-from twinbus.pipeline.mover import DEAD_LETTERED, HELD, MOVED
-from twinbus.pipeline.syphon_source import FORMAT, SyphonDataSource
+from twinbus.pipeline.syphon.mover import DEAD_LETTERED, HELD, MOVED
+from twinbus.pipeline.syphon.source import FORMAT, SyphonDataSource
 
 INTERVAL_S: Final = 1
 Done = Mapping[str, Any]  # one row: what became of the messages of one destination

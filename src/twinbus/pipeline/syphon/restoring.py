@@ -49,7 +49,7 @@ from twinbus.pairing.options import RestoredTimeToLive
 from twinbus.pairing.producer_keys import STAMP
 from twinbus.pairing.rules import DAMAGED, Lifetime, Waiting
 from twinbus.pairing.value_types import TypesError, text_of
-from twinbus.pipeline.retyping import retyped, retyped_entries, retyped_sequences
+from twinbus.pipeline.syphon.retyping import retyped, retyped_entries, retyped_sequences
 
 _RESERVED: Final = {name.encode(): name for name in rules.RESERVED}
 _BROKER: Final = frozenset(name.encode() for name in rules.BROKER_ANNOTATIONS)

@@ -14,10 +14,10 @@ from twinbus.client.admin import QUEUE, SUBSCRIPTION, TOPIC, AdminClient
 from twinbus.clock import monotonic_s
 from twinbus.errors import EntityNotFound, ServiceError, TwinbusError, Unauthorized
 from twinbus.pipeline.bus import Bus, EntityState, PartitionState
-from twinbus.pipeline.offsets import Offset, Stock, first_of
+from twinbus.pipeline.bus.pool import bus_for, forget
 from twinbus.pipeline.options import SourceOptions, is_sub_queue
-from twinbus.pipeline.pool import bus_for, forget
-from twinbus.pipeline.runs import Runs, merge
+from twinbus.pipeline.source.offsets import Offset, Stock, first_of
+from twinbus.pipeline.source.runs import Runs, merge
 
 STOCKS_FRESH_S: Final = 0.1
 NAMES_FRESH_S: Final = 10.0

@@ -21,7 +21,7 @@ from twinbus.amqp.sections import (
     split_entries,
 )
 from twinbus.entities.arrivals import PASSING
-from twinbus.pipeline.sink_keys import Outgoing, run_name
+from twinbus.pipeline.sink.keys import Outgoing, run_name
 
 # An entity remembers 1,024 ranges of numbers for each producer, and a selection has gaps: numbers
 # of so few can never be more ranges than that.

@@ -22,8 +22,8 @@ from twinbus.errors import (
     SessionCannotBeLocked,
     SessionLockLost,
 )
-from twinbus.pipeline.line import Line, named
-from twinbus.pipeline.peeked import Peeked, read_peeked
+from twinbus.pipeline.bus.line import Line, named
+from twinbus.pipeline.bus.peeked import Peeked, read_peeked
 
 _IDLE_S: Final = 2.0  # nothing for so long: the rest is locked by others
 _SESSION_WAIT_S: Final = 2.0

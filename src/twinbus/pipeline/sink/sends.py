@@ -26,9 +26,9 @@ from twinbus.errors import (
     TwinbusError,
 )
 from twinbus.pipeline.bus import Bus, BusSender, Pending, SendRefused
-from twinbus.pipeline.encoding import RowRefused
-from twinbus.pipeline.sending import cut
-from twinbus.pipeline.sink_keys import Outgoing, block_of, stamped
+from twinbus.pipeline.bus.sending import cut
+from twinbus.pipeline.sink.encoding import RowRefused
+from twinbus.pipeline.sink.keys import Outgoing, block_of, stamped
 
 SENDERS_MAX: Final = 100  # links open at a time; a bus allows some 250 on a connection
 

@@ -14,11 +14,11 @@ from typing import Final
 from twinbus.amqp.types import Int
 from twinbus.client.requests import ManagementNode
 from twinbus.entities.partitions import COUNTER_BITS
-from twinbus.pipeline.bus_protocol import EntityState, PartitionState
-from twinbus.pipeline.line import Begun, Line
-from twinbus.pipeline.peeked import Peeked, read_peeked
-from twinbus.pipeline.sending import PlainBus
-from twinbus.pipeline.standard_settling import Settling
+from twinbus.pipeline.bus.line import Begun, Line
+from twinbus.pipeline.bus.peeked import Peeked, read_peeked
+from twinbus.pipeline.bus.protocol import EntityState, PartitionState
+from twinbus.pipeline.bus.sending import PlainBus
+from twinbus.pipeline.bus.standard_settling import Settling
 
 _PEEK_COUNT: Final = 250  # more than that Azure does not give at once
 _NUMBERS_END: Final = 1 << 63

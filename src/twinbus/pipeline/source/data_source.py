@@ -31,8 +31,10 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from twinbus.errors import ConfigError
-from twinbus.pipeline import sink
-from twinbus.pipeline.offsets import (
+from twinbus.pipeline.options import SourceOptions
+from twinbus.pipeline.schema import BY_NAME, DESTINATION, message_schema
+from twinbus.pipeline.sink import writers as sink
+from twinbus.pipeline.source.offsets import (
     DataLoss,
     Offset,
     Stock,
@@ -43,11 +45,9 @@ from twinbus.pipeline.offsets import (
     lifted,
     limited,
 )
-from twinbus.pipeline.options import SourceOptions
-from twinbus.pipeline.planning import Task, divided, tasks_between
-from twinbus.pipeline.rows import RowBuilder
-from twinbus.pipeline.schema import BY_NAME, DESTINATION, message_schema
-from twinbus.pipeline.survey import Survey, reading
+from twinbus.pipeline.source.planning import Task, divided, tasks_between
+from twinbus.pipeline.source.rows import RowBuilder
+from twinbus.pipeline.source.survey import Survey, reading
 
 FORMAT: Final = "servicebus"
 BATCH_ROWS_MAX: Final = 10_000

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from twinbus.pipeline.offsets import Offset, split_key
-from twinbus.pipeline.runs import Runs, count, intersect, lowest, subtract
+from twinbus.pipeline.source.offsets import Offset, split_key
+from twinbus.pipeline.source.runs import Runs, count, intersect, lowest, subtract
 
 # Messages that were read before and lie between wanted ones: so many are fetched and thrown away
 # rather than asked around, as a request costs about as much.

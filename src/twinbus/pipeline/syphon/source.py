@@ -28,13 +28,13 @@ from twinbus.client.connection_string import ConnectionString
 from twinbus.clock import SystemClock
 from twinbus.errors import TwinbusError
 from twinbus.pairing.options import RestoredTimeToLive
-from twinbus.pipeline.bus_protocol import Bus
-from twinbus.pipeline.mover import Memory, Mover
-from twinbus.pipeline.offsets import split_key
+from twinbus.pipeline.bus.pool import bus_for, forget
+from twinbus.pipeline.bus.protocol import Bus
 from twinbus.pipeline.options import OPERATIONS, GivenOptions
-from twinbus.pipeline.pool import bus_for, forget
-from twinbus.pipeline.rounds import ROUND, Rounds, Stock, next_offset
-from twinbus.pipeline.rows import position_prefix
+from twinbus.pipeline.source.offsets import split_key
+from twinbus.pipeline.source.rows import position_prefix
+from twinbus.pipeline.syphon.mover import Memory, Mover
+from twinbus.pipeline.syphon.rounds import ROUND, Rounds, Stock, next_offset
 
 FORMAT: Final = "servicebus-syphon"
 MAX_PER_TASK_DEFAULT: Final = 50_000

@@ -18,7 +18,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from twinbus.clock import SystemClock
-from twinbus.pipeline.home import SparkHome
+from twinbus.pipeline.running.home import SparkHome
 
 # From which Java on an archive needs no archive of the JDK's own below it.
 AOT_VERSION_MIN: Final = 25

@@ -32,7 +32,8 @@ from twinbus.amqp.stored import (
     TTL_UINT_MAX,
 )
 from twinbus.entities.partitions import COUNTER_BITS
-from twinbus.pipeline.decoding import (
+from twinbus.pipeline.schema import arrow_schema
+from twinbus.pipeline.source.decoding import (
     NOTHING_OWN,
     PLACE_COUNT,
     SEQUENCE_AT,
@@ -49,8 +50,7 @@ from twinbus.pipeline.decoding import (
     read_texts,
     ttl_of_times,
 )
-from twinbus.pipeline.runs import Runs, contains
-from twinbus.pipeline.schema import arrow_schema
+from twinbus.pipeline.source.runs import Runs, contains
 
 POSITION_CHARS_MAX: Final = 128  # of a producer key
 _COUNTER: Final = (1 << COUNTER_BITS) - 1

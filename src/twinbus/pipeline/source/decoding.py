@@ -29,7 +29,7 @@ from twinbus.amqp.stored import (
     SEQUENCE_NUMBER,
 )
 from twinbus.errors import RemoteProtocolError
-from twinbus.pipeline.texts import json_of, text_of
+from twinbus.pipeline.source.texts import json_of, text_of
 
 UNREADABLE: Final = (RemoteProtocolError, UnicodeDecodeError, IndexError, StructError)
 PARTITION_KEY: Final = "x-opt-partition-key"

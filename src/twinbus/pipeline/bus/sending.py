@@ -27,8 +27,8 @@ from twinbus.errors import (
     TwinbusError,
 )
 from twinbus.limits import MESSAGE_SIZE_BYTES_MAX, SECTIONS_MAX
-from twinbus.pipeline.bus_protocol import SEND_BATCH_BYTES, SendRefused
-from twinbus.pipeline.line import Line, Patience, may_pass, named
+from twinbus.pipeline.bus.line import Line, Patience, may_pass, named
+from twinbus.pipeline.bus.protocol import SEND_BATCH_BYTES, SendRefused
 
 # More than four full batches would only wait in the bus instead of here; small ones may be many.
 UNDER_WAY_BYTES: Final = 4 * SEND_BATCH_BYTES

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from twinbus.entities.partitions import COUNTER_BITS
-from twinbus.pipeline.runs import Runs, count, merge, subtract
+from twinbus.pipeline.source.runs import Runs, count, merge, subtract
 
 _COUNTER: Final = (1 << COUNTER_BITS) - 1
 

@@ -5,15 +5,16 @@
     for messages in bus.browse("orders", 0, state.partitions[0].next): ...
     bus.send("archive", messages)
 
-Two ways stand behind it: the operations that twinbus offers to pipelines (`twinbus_bus.py`), and
+Two ways stand behind it: the operations that twinbus offers to pipelines (`twinbus.py`), and
 the ones that every Service Bus has (`standard.py`).  A caller never sees which one it has.
 """
 
 from typing import Final
 
 from twinbus.errors import ConfigError
-from twinbus.pipeline.auto import AutoBus
-from twinbus.pipeline.bus_protocol import (
+from twinbus.pipeline.bus.auto import AutoBus
+from twinbus.pipeline.bus.line import Line
+from twinbus.pipeline.bus.protocol import (
     SEND_BATCH_BYTES,
     Bus,
     BusSender,
@@ -22,9 +23,8 @@ from twinbus.pipeline.bus_protocol import (
     Pending,
     SendRefused,
 )
-from twinbus.pipeline.line import Line
-from twinbus.pipeline.standard import StandardBus
-from twinbus.pipeline.twinbus_bus import TwinbusBus
+from twinbus.pipeline.bus.standard import StandardBus
+from twinbus.pipeline.bus.twinbus import TwinbusBus
 
 __all__ = [
     "OPERATIONS",

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from twinbus.pipeline.java import Java
+from twinbus.pipeline.running.java import Java
 
 LOG4J: Final = "log4j2.properties"
 LINKS: Final = ("bin", "jars", "sbin")

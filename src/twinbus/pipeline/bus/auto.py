@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 
 from twinbus.errors import ArgumentInvalid, InvalidOperation, NotSupported
-from twinbus.pipeline.bus_protocol import Bus, EntityState
-from twinbus.pipeline.line import Line
-from twinbus.pipeline.sending import PlainBus
-from twinbus.pipeline.standard import StandardBus
-from twinbus.pipeline.twinbus_bus import TwinbusBus
+from twinbus.pipeline.bus.line import Line
+from twinbus.pipeline.bus.protocol import Bus, EntityState
+from twinbus.pipeline.bus.sending import PlainBus
+from twinbus.pipeline.bus.standard import StandardBus
+from twinbus.pipeline.bus.twinbus import TwinbusBus
 
 
 class AutoBus(PlainBus):

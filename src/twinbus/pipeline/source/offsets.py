@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from twinbus.entities.partitions import COUNTER_BITS
 from twinbus.errors import ConfigError, TwinbusError
-from twinbus.pipeline.runs import Runs, count, intersect, lowest, merge, subtract
+from twinbus.pipeline.source.runs import Runs, count, intersect, lowest, merge, subtract
 
 CREATED: Final = "created"
 FROM: Final = "from"

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from twinbus import pipeline
 from twinbus.errors import ConfigError
-from twinbus.pipeline.archive import (
+from twinbus.pipeline.running.archive import (
     archive_path,
     claim,
     finish,
@@ -32,8 +32,8 @@ from twinbus.pipeline.archive import (
     should_make,
     using_options,
 )
-from twinbus.pipeline.home import SparkHome, prepare_home
-from twinbus.pipeline.java import find_java
+from twinbus.pipeline.running.home import SparkHome, prepare_home
+from twinbus.pipeline.running.java import find_java
 
 Profile = Literal["job", "test"]
 

@@ -4,7 +4,7 @@
 
 Options and columns are checked on the driver, and so is a destination that all rows share.  A task
 returns when the bus has stored every row of it; the first that is refused ends it with an error.
-What is sent again by another try has the same keys (sink_keys.py), so there is nothing to commit
+What is sent again by another try has the same keys (keys.py), so there is nothing to commit
 and nothing to undo.  docs/concepts/pipeline.md says what is promised.
 """
 
@@ -24,12 +24,12 @@ from pyspark.sql.types import StructType
 
 from twinbus.clock import SystemClock
 from twinbus.errors import ConfigError, TwinbusError
-from twinbus.pipeline.encoding import MessageEncoder, RowRefused
-from twinbus.pipeline.line import may_pass
-from twinbus.pipeline.pool import bus_for, forget
-from twinbus.pipeline.sink_keys import Chunks, Outgoing, keys_of_chunk, own_keys, run_name
-from twinbus.pipeline.sink_options import SinkOptions
-from twinbus.pipeline.sink_sends import Sends
+from twinbus.pipeline.bus.line import may_pass
+from twinbus.pipeline.bus.pool import bus_for, forget
+from twinbus.pipeline.sink.encoding import MessageEncoder, RowRefused
+from twinbus.pipeline.sink.keys import Chunks, Outgoing, keys_of_chunk, own_keys, run_name
+from twinbus.pipeline.sink.options import SinkOptions
+from twinbus.pipeline.sink.sends import Sends
 
 
 @dataclass

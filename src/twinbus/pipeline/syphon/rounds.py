@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from twinbus.pipeline.offsets import key_of
+from twinbus.pipeline.source.offsets import key_of
 
 REST_MS_MIN: Final = 1_000
 REST_MS_MAX: Final = 120_000

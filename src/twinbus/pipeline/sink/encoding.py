@@ -37,7 +37,7 @@ from twinbus.amqp.sections import (
 from twinbus.amqp.stored import TTL_UINT_MAX
 from twinbus.errors import ProtocolError, TwinbusError
 from twinbus.pipeline.schema import BY_NAME
-from twinbus.pipeline.sink_keys import Outgoing, fault_of
+from twinbus.pipeline.sink.keys import Outgoing, fault_of
 
 _NULL: Final = b"\x40"
 _TRUE: Final = b"\x41"

@@ -12,9 +12,9 @@ from twinbus.amqp.types import Array, Int
 from twinbus.client.requests import ManagementNode
 from twinbus.errors import ServiceError, Unavailable
 from twinbus.limits import RANGES_MAX
-from twinbus.pipeline.bus_protocol import EntityState, PartitionState
-from twinbus.pipeline.line import Begun
-from twinbus.pipeline.sending import PlainBus
+from twinbus.pipeline.bus.line import Begun
+from twinbus.pipeline.bus.protocol import EntityState, PartitionState
+from twinbus.pipeline.bus.sending import PlainBus
 
 PARTITIONS: Final = "twinbus:partitions"
 _STATES: Final = ("active", "deferred")  # what a receiver can get; a scheduled one is not there yet

@@ -38,10 +38,10 @@ from twinbus.pairing.held import SentBefore
 from twinbus.pairing.options import RestoredTimeToLive
 from twinbus.pairing.producer_keys import BLOCK
 from twinbus.pairing.rules import DAMAGED
-from twinbus.pipeline.bus_protocol import Bus, BusSender, Pending, SendRefused
-from twinbus.pipeline.restoring import RestoredBytes, restore_bytes, sequence_number_of
-from twinbus.pipeline.rests import Rests
-from twinbus.pipeline.runs import Run, merge
+from twinbus.pipeline.bus.protocol import Bus, BusSender, Pending, SendRefused
+from twinbus.pipeline.source.runs import Run, merge
+from twinbus.pipeline.syphon.restoring import RestoredBytes, restore_bytes, sequence_number_of
+from twinbus.pipeline.syphon.rests import Rests
 
 # Of a dead letter, besides those of pairing/rules.py; as in pairing/syphon.py.
 DESTINATION_NOT_FOUND: Final = "DestinationNotFound"

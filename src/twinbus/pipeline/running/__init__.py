@@ -1,0 +1,1 @@
+"""Running Spark: Java, a home that starts quickly, sessions, and queries that are kept going."""

@@ -1,0 +1,1 @@
+"""Writing: rows as messages, their producer keys, and the sends of a task."""

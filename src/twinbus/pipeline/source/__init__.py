@@ -1,0 +1,1 @@
+"""Reading: what a query asks for, where it is, and messages as rows."""

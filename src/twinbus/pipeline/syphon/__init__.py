@@ -1,0 +1,1 @@
+"""Bringing a large backlog home: what a task does with it, and in which rounds."""
