@@ -11,8 +11,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # Most tests wait for something, so more of them run at a time than there are cores; file by file,
-# because the tests of a file share a server, and all that need Spark in one process, which shares a
-# session (tests/conftest.py).  WORKERS=0 runs them one after the other.
+# because the tests of a file share a server.  WORKERS=0 runs them one after the other.
 WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 STAMP := .venv/installed
@@ -22,7 +21,7 @@ CORE := $(wildcard tests/unit/amqp tests/unit/entities tests/unit/storage tests/
                    tests/unit/remote tests/property tests/simulation tests/interop)
 ARGS ?=
 
-.PHONY: setup serve demo test test-pure test-compiled core-compiled check bench nightly compiled clean
+.PHONY: setup serve demo test test-pure test-spark test-compiled core-compiled check bench nightly compiled clean
 
 setup: $(STAMP)
 
@@ -46,12 +45,17 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: check test-pure test-compiled
+test: check test-pure test-spark test-compiled
 	@echo "== everything holds"
 
 test-pure: setup
 	@echo "== tests, pure Python"
-	TWINBUS_PURE=1 $(PYTEST) $(ARGS)
+	TWINBUS_PURE=1 $(PYTEST) --ignore tests/spark $(ARGS)
+
+# Apart and one after the other: they share one session, and keep both cores busy.
+test-spark: setup
+	@echo "== tests with Spark"
+	TWINBUS_PURE=1 $(BIN)/python -m pytest tests/spark $(ARGS)
 
 # Without a C compiler there is no compiled build, and so nothing that could fail.
 test-compiled: setup

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from xdist.remote import Producer
-from xdist.scheduler import LoadFileScheduling
-from xdist.workermanage import WorkerController
 
 from twinbus.testing.server import ServerProcess
 
@@ -26,27 +23,6 @@ settings.load_profile(os.environ.get("TWINBUS_TEST_SIZE", "pull-request"))
 
 HERE = Path(__file__).parent
 WITH_SDK = (HERE / "interop", HERE / "crash", HERE / "spark")
-
-SPARK = "tests/spark"
-
-
-class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist tells no types
-    """File by file; but all that needs Spark in one process, since a session is large and starts
-    slowly, and first, since nothing takes longer."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        scope: str = super()._split_scope(nodeid)
-        return SPARK if scope.startswith(f"{SPARK}/") else scope
-
-    def _assign_work_unit(self, node: WorkerController) -> None:
-        if SPARK in self.workqueue:
-            self.workqueue.move_to_end(SPARK, last=False)
-        super()._assign_work_unit(node)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
-    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(trylast=True)

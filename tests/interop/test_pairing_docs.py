@@ -75,7 +75,7 @@ def test_the_page_command_by_command(servers: Servers) -> None:
 
 
 def test_the_readme(servers: Servers) -> None:
-    [_, snippet] = blocks("python", ROOT / "README.md")
+    [_, snippet, _] = blocks("python", ROOT / "README.md")
     servers.create_queue("orders")
     strings = (servers.primary.connection_string, servers.secondary.connection_string)
     program = f"""

@@ -20,7 +20,7 @@ from twinbus.amqp.sections import DELIVERY_ANNOTATIONS, HEADER, PROPERTIES, Entr
 from twinbus.amqp.types import Array
 from twinbus.pairing.errors import UnrestorableMessageError
 from twinbus.pairing.rewriting import RESERVED, restore, rewrite
-from twinbus.pipeline.restoring import RestoredBytes, restore_bytes
+from twinbus.pipeline.syphon.restoring import RestoredBytes, restore_bytes
 
 NOW = dt.datetime(2026, 11, 15, 12, tzinfo=dt.UTC)
 NOW_MS = int(NOW.timestamp() * 1000)

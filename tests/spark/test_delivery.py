@@ -32,6 +32,7 @@ DRIVER = Path(__file__).with_name("delivery_driver.py")
 NIGHTLY = os.environ.get("TWINBUS_TEST_SIZE") == "nightly"
 MESSAGES = 100_000 if NIGHTLY else 6_000
 SESSIONS = 50
+SEED = 20_261_116
 DRIVER_KILLS = 8 if NIGHTLY else 2
 WORKER_KILLS = 5 if NIGHTLY else 1
 BUS_KILLS = 4 if NIGHTLY else 1
@@ -188,7 +189,7 @@ def judge(bus: ServerProcess, queue: str) -> None:
 @pytest.mark.timeout(2_400 if NIGHTLY else 600)
 def test_nothing_is_lost_and_nothing_comes_twice(stage: ServerProcess, tmp_path: Path) -> None:
     """D-1, D-2: kill -9 of the driver, of a Python worker and of the bus."""
-    chance = random.Random()
+    chance = random.Random(SEED)
     kinds = ["driver"] * DRIVER_KILLS + ["worker"] * WORKER_KILLS + ["bus"] * BUS_KILLS
     # How much has been moved when each of them falls; the last batches are left alone.
     blows = sorted(((chance.randrange(int(1.4 * MESSAGES)), kind) for kind in kinds), reverse=True)

@@ -53,7 +53,7 @@ COMMON = table("option of all but `warm`")
 def test_options(action: str) -> None:
     options = options_of(below(PIPELINE)[action])
     shown = table(f"option of `{action}`")
-    assert len(COMMON) == 4 and COMMON <= options
+    assert len(COMMON) == 4 and options >= COMMON
     assert shown == options - COMMON - {CONNECTION_STRING}
     takers = SECTION.partition(f" take `{CONNECTION_STRING} TEXT`")[0].splitlines()[-1]
     assert (CONNECTION_STRING in options) == (f"`{action}`" in takers)
@@ -62,7 +62,7 @@ def test_options(action: str) -> None:
 def test_actions() -> None:
     """Each has its line, with its exit codes; `warm` has nothing to choose."""
     shown = re.findall(
-        r"^\| `twinbus pipeline ([a-z -]+?)(?: [A-Z]+)?` \| .+ \| .+ \|$", SECTION, re.M
+        r"^\| `twinbus pipeline ([a-z -]+?)(?: [A-Z]+)?` \| .+ \| .+ \|$", SECTION, re.MULTILINE
     )
     commands = []
     for action, found in below(PIPELINE).items():

@@ -270,7 +270,7 @@ def test_settling_counts_units_of_64_kib(bench: BrokerHarness) -> None:
 
 
 def test_settling_into_the_dead_letter_queue(bench: BrokerHarness) -> None:
-    """D-5: a message that cannot be moved is put away with the reason."""
+    """D-2: a message that cannot be moved is put away with the reason."""
     queue = bench.create_queue()
     fill(bench, queue, 4)
     settle(bench, queue, 1, DEFER)

@@ -145,7 +145,8 @@ def match(sent: Ledger, arrived: Ledger, by_entity: bool = False) -> DataFrame:
     facts = facts.withColumn("apart", F.when(without_id, F.spark_partition_id()).otherwise(-1))
     key = ["message_id", "apart"]
     if by_entity:
-        facts = facts.withColumn("route", F.when(without_id, "").otherwise(_route("entity")))
+        route = _route("entity", _names_subscriptions(sent))
+        facts = facts.withColumn("route", F.when(without_id, "").otherwise(route))
         key.append("route")
     # Said here rather than left to the aggregation, which would sort before the shuffle and after.
     facts = facts.repartition(*key)
@@ -165,10 +166,16 @@ _NO_BODY: Final = (
 )
 
 
-def _route(name: str) -> Column:
-    """An entity's name without subscription and sub-queue: where a message was sent to."""
-    bare = F.regexp_replace(F.lower(name), r"/(subscriptions/|\$).*$", "")
-    return F.coalesce(bare, F.lit(""))
+def _names_subscriptions(sent: Ledger) -> bool:
+    """Whether whoever wrote it counted a message once for each subscription of its topic."""
+    named = F.lower("entity").contains("/subscriptions/")
+    return not sent.rows.select("entity").where(named).isEmpty()
+
+
+def _route(name: str, with_subscription: bool) -> Column:
+    """An entity's name without sub-queue, and mostly without subscription: where it was sent to."""
+    ends = r"/\$.*$" if with_subscription else r"/(subscriptions/|\$).*$"
+    return F.coalesce(F.regexp_replace(F.lower(name), ends, ""), F.lit(""))
 
 
 def _sides() -> list[Column]:
