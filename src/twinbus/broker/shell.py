@@ -159,7 +159,11 @@ class BrokerShell:
         if error is not None:
             self._fail(error)
             return
-        self._store.finish_task(task)
+        try:
+            self._store.finish_task(task)
+        except StorageError as failure:  # a commit has failed while the task was under way
+            self._fail(failure)
+            return
         self._maintenance = self._loop.call_later(0, self._maintain)
 
     # -- end -------------------------------------------------------------------------------------
