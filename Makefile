@@ -52,10 +52,10 @@ test-pure: setup
 	@echo "== tests, pure Python"
 	TWINBUS_PURE=1 $(PYTEST) --ignore tests/spark $(ARGS)
 
-# Apart and one after the other: they share one session, and keep both cores busy.
+# Apart, since they keep both cores busy; in two processes, which have a session each.
 test-spark: setup
 	@echo "== tests with Spark"
-	TWINBUS_PURE=1 $(BIN)/python -m pytest tests/spark $(ARGS)
+	TWINBUS_PURE=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/spark $(ARGS)
 
 # Without a C compiler there is no compiled build, and so nothing that could fail.
 test-compiled: setup

@@ -1,7 +1,7 @@
-"""Fixtures of the Spark suite: one session for all tests, one server a module.
+"""Fixtures of the Spark suite: one session for all tests of a process, one server a module.
 
-A session costs seconds and a gigabyte, so all tests of this folder run in one process (see
-`tests/conftest.py`) and share it.  No test may stop it, or leave a query running.
+A session costs seconds and a gigabyte, so `make test-spark` runs this folder apart, in two
+processes.  No test may stop the session, or leave a query running.
 """
 
 import gc
