@@ -16,10 +16,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -80,9 +81,11 @@ def measure(
     def take(what: str, prepare: Callable[[], None], work: Callable[[], None], size: int) -> None:
         prepare()
         tools.wait_for_quiet()
-        busy, started = client_cpu_s(), time.perf_counter()
-        work()
-        wall_s, cpu_s = time.perf_counter() - started, client_cpu_s() - busy
+        with ClientClock() as clock:
+            started = time.perf_counter()
+            work()
+            wall_s = time.perf_counter() - started
+        cpu_s = clock.seconds
         rates.setdefault(what, []).append((size / wall_s, size / cpu_s))
         print(f"{what}: {size / wall_s:,.0f}/s, {size / cpu_s:,.0f}/s of a core", flush=True)
 
@@ -123,26 +126,58 @@ def measure(
     return rates
 
 
-def client_cpu_s() -> float:
-    """Of this process and everything below it, the dead included."""
-    parents: dict[int, list[tuple[int, int]]] = {}
+class ClientClock:
+    """Processor time of this process and everything below it but the servers.
+
+    Spark's workers come and go and take their times with them, so they are looked at all the time.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[int, int] = {}
+        self._last: dict[int, int] = {}
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._first = ticks_of_clients()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    @property
+    def seconds(self) -> float:
+        ticks = sum(last - self._first.get(pid, 0) for pid, last in self._last.items())
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(0.1):
+            self._last |= ticks_of_clients()
+        self._last |= ticks_of_clients()
+
+
+def ticks_of_clients() -> dict[int, int]:
+    children: dict[int, list[tuple[int, int]]] = {}
+    ticks: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            ticks = sum(int(each) for each in fields[11:15])
-            parents.setdefault(int(fields[1]), []).append((int(entry.name), ticks))
-    servers = {"serve"}
-    total, waiting = sum(os.times()[:4]) * os.sysconf("SC_CLK_TCK"), [os.getpid()]
+            own = int(fields[11]) + int(fields[12])
+            children.setdefault(int(fields[1]), []).append((int(entry.name), own))
+            if int(entry.name) == os.getpid():
+                ticks[os.getpid()] = own
+    waiting = [os.getpid()]
     while waiting:
-        for child, ticks in parents.get(waiting.pop(), []):
-            if servers & set(command_of(child)):
-                continue
-            total += ticks
-            waiting.append(child)
-    return total / os.sysconf("SC_CLK_TCK")
+        for child, own in children.get(waiting.pop(), []):
+            if "serve" not in command_of(child):
+                ticks[child] = own
+                waiting.append(child)
+    return ticks
 
 
 def command_of(pid: int) -> list[str]:
