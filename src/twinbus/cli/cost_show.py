@@ -30,18 +30,23 @@ def add_arguments(actions: Commands) -> None:
         "--data", type=Path, metavar="DIR", help="a data directory, whether a server runs or not"
     )
     add_connection_string(show)
-    show.add_argument("--from", dest="since", type=moment, metavar="TIME", help="from here on")
-    show.add_argument("--to", dest="until", type=moment, metavar="TIME", help="before this")
-    show.add_argument(
+    add_selection(show)
+    show.add_argument("--json", action="store_true", help="for programs rather than people")
+    show.set_defaults(run=run)
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Of what span, summed up by what, at which prices."""
+    parser.add_argument("--from", dest="since", type=moment, metavar="TIME", help="from here on")
+    parser.add_argument("--to", dest="until", type=moment, metavar="TIME", help="before this")
+    parser.add_argument(
         "--by",
         type=by_names,
         default=("entity", "kind"),
         metavar="WHAT",
         help="some of day,namespace,entity,kind (default: entity,kind)",
     )
-    add_prices(show, "a table of prices (default: one that comes along)")
-    show.add_argument("--json", action="store_true", help="for programs rather than people")
-    show.set_defaults(run=run)
+    add_prices(parser, "a table of prices (default: one that comes along)")
 
 
 def moment(text: str) -> int:

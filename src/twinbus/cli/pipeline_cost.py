@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.cli.cost_show import (
     END_OF_TIME_MS,
-    by_names,
+    add_selection,
     document,
-    moment,
     print_bills,
     print_pairing,
     print_sums,
 )
 from twinbus.cli.entities import print_json
 from twinbus.cli.pipeline import add_spark_arguments, open_session_for
-from twinbus.cli.price_table import add_prices, read_prices
+from twinbus.cli.price_table import read_prices
 from twinbus.clock import SystemClock
 from twinbus.costs.prices import Prices
 from twinbus.errors import ConfigError
@@ -39,16 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="a server's data directory, or a copy of it anywhere Spark reads; may be repeated",
     )
-    parser.add_argument("--from", dest="since", type=moment, metavar="TIME", help="from here on")
-    parser.add_argument("--to", dest="until", type=moment, metavar="TIME", help="before this")
-    parser.add_argument(
-        "--by",
-        type=by_names,
-        default=("entity", "kind"),
-        metavar="WHAT",
-        help="some of day,namespace,entity,kind (default: entity,kind)",
-    )
-    add_prices(parser, "a table of prices (default: one that comes along)")
+    add_selection(parser)
     parser.add_argument(
         "--details", metavar="DIR", help="write every day, namespace, entity and kind, as Parquet"
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from twinbus.errors import ArgumentInvalid, InvalidOperation, NotSupported
+from twinbus.errors import ArgumentInvalid, InvalidOperation, NotSupported, ServiceError
 from twinbus.pipeline.bus.line import Line
 from twinbus.pipeline.bus.protocol import Bus, EntityState
 from twinbus.pipeline.bus.sending import PlainBus
@@ -46,8 +46,12 @@ class AutoBus(PlainBus):
                 twinbus.entity(path)
                 self._chosen = twinbus
             except (NotSupported, InvalidOperation, ArgumentInvalid) as error:
-                if "topic" in str(error):
-                    raise  # it knows the operation, but a topic has no messages to ask about
-                # Which of them an operation that nobody knows is answered with is not documented.
-                self._chosen = StandardBus(self.line)
+                # Which of them an operation that nobody knows is answered with is not documented;
+                # a topic, which has no messages to ask about, is refused either way.
+                standard = StandardBus(self.line)
+                try:
+                    standard.entity(path)
+                except ServiceError:
+                    raise error from None
+                self._chosen = standard
         return self._chosen

@@ -37,7 +37,6 @@ from twinbus.pipeline.running.java import find_java
 
 Profile = Literal["job", "test"]
 
-SPARK_SERIES: Final = "4.3"
 # A failed task is tried again: a namespace that is away for a moment must not end a query.
 LOCAL_MASTER: Final[Mapping[Profile, str]] = {"job": "local[*,4]", "test": "local[2,4]"}
 DRIVER_OPTIONS: Final = "spark.driver.extraJavaOptions"
@@ -144,9 +143,9 @@ def is_local(master: str) -> bool:
 
 
 def _check_version(version: str, what: str) -> None:
-    if not version.startswith(f"{SPARK_SERIES}."):
+    if not version.startswith(f"{pipeline.SPARK_VERSION}."):
         raise ConfigError(
-            f"the pipeline needs Spark {SPARK_SERIES}, but {what} is {version}; "
+            f"the pipeline needs Spark {pipeline.SPARK_VERSION}, but {what} is {version}; "
             "pip install 'twinbus[spark]'"
         )
 
