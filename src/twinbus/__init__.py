@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+PRODUCT_NAME = "twinbus"
 __version__ = "0.1.0"
 
 

@@ -7,9 +7,12 @@ import itertools
 import multiprocessing
 import os
 import signal
+import socket
+import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +38,8 @@ from twinbus.errors import (
 from twinbus.pipeline.bus import Bus, SendRefused, open_bus
 from twinbus.pipeline.bus import line as line_module
 from twinbus.pipeline.bus.pool import bus_for, forget
+from twinbus.pipeline.bus.standard import StandardBus
+from twinbus.pipeline.bus.twinbus import TwinbusBus
 from twinbus.testing.server import ServerProcess
 
 END: Final = 1 << 62
@@ -478,3 +483,51 @@ def test_a_forked_process_gets_a_bus_of_its_own(server: ServerProcess, name: str
     assert again is not bus
     forget(again)
     assert not [each for each in threading.enumerate() if each.name == "twinbus-client"]
+
+
+# --- which of the two ---------------------------------------------------------------------------
+
+
+def test_auto_goes_by_what_the_bus_says_of_itself(server: ServerProcess, name: str) -> None:
+    """A bus that does not say it is a twinbus is asked nothing that only a twinbus answers."""
+    server.create_queue(name)
+    with nameless(server.port) as port:
+        plain = server.connection_string.replace(str(server.port), str(port))
+        for given, kind in ((server.connection_string, TwinbusBus), (plain, StandardBus)):
+            bus = open_bus(given)
+            assert type(bus) is kind
+            bus.send(name, [encoded(kind.__name__)])
+            assert bodies(bus, name) == [kind.__name__]
+            bus.settle(name, [(0, END)])
+            assert bodies(bus, name) == []
+            bus.close()
+
+
+@contextmanager
+def nameless(target_port: int) -> Iterator[int]:
+    """The port of a bus that does not tell what it is: the server's, its name overwritten."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.create_connection(("127.0.0.1", target_port)) as far:
+                ends = ((self.request, far), (far, self.request))
+                threads = [threading.Thread(target=carry, args=each) for each in ends]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+
+    def carry(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                sink.sendall(
+                    data.replace(b"\x07product\xa1\x07twinbus", b"\x07product\xa1\x07another")
+                )
+            sink.shutdown(socket.SHUT_WR)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever)
+        thread.start()
+        yield proxy.server_address[1]
+        proxy.shutdown()
+        thread.join()

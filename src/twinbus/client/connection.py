@@ -96,6 +96,12 @@ class BusConnection(asyncio.Protocol):
                 raise
         return connection
 
+    @property
+    def product(self) -> str | None:
+        """What the bus calls itself in its `open`; Azure does not."""
+        told = (self._connection.peer.properties or {}).get("product")
+        return told if isinstance(told, str) else None
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -15,7 +15,9 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Final
 
+from twinbus import PRODUCT_NAME, __version__
 from twinbus.amqp.connection import ConnectionSettings
+from twinbus.amqp.types import Symbol
 from twinbus.certificates import server_context
 from twinbus.clock import Clock, SystemClock
 from twinbus.config import NamespaceConfig, ServerConfig
@@ -49,6 +51,11 @@ EXIT_STORE_FAILED: Final = 3
 SWITCH_INTERVAL_S: Final = 0.0005
 HANG_UP_TRIES: Final = 50
 SASL_MECHANISMS: Final = ("MSSBCBS", "PLAIN", "ANONYMOUS")
+# Said in every `open`: by this a client knows that it may ask what only a twinbus answers.
+PRODUCT: Final[dict[object, object]] = {
+    Symbol("product"): PRODUCT_NAME,
+    Symbol("version"): __version__,
+}
 
 
 class Server:
@@ -182,6 +189,7 @@ class Server:
 
             settings = ConnectionSettings(
                 container_id=namespaces.default.name,
+                properties=PRODUCT,
                 sasl_mechanisms=mechanisms,
                 require_sasl=True,
             )

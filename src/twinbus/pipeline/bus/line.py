@@ -93,6 +93,14 @@ class Line:
             except TwinbusError as error:
                 patience.pause(error)
 
+    def product(self) -> str | None:
+        """What the bus calls itself; None if it does not say."""
+
+        async def ask(connection: BusConnection) -> str | None:
+            return connection.product
+
+        return self.run(ask)
+
     def patience(self) -> Patience:
         return Patience(RETRY_DURATION_S if self._was_open else FIRST_DURATION_S)
 
