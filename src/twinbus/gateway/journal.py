@@ -213,10 +213,14 @@ class Journal:
         self.places.sort(key=_created_ms)
         self._open_count = UNKNOWN
         self.state = DRAINING if self._links[self._store].health == UP else JOURNALLING
+        if self._drain is not None and self._drain.source is not self.places[0].part:
+            self._drain.close()  # an older one has come to light, and goes first
         self._empty()
 
     def _empty(self) -> None:
         """Have the first journal emptied, if the store is well and nobody is at it yet."""
+        if self._drain is not None and self._drain.is_done:
+            self._drain = None
         if self._drain is None and self.places and self.state != JOURNALLING:
             place = self.places[0]
             journals = self._journals
@@ -288,7 +292,9 @@ class Journal:
             self._links[part.store].submit([GetRuntime([part.entity_id], (self, self.places[0]))])
 
     def _counted(self, place: Place, runtime: Runtime | None) -> None:
-        if not self.places or self.places[0] is not place or self._drain is None:
+        if not self.places or self.places[0] is not place:
+            return
+        if self._drain is None or self._drain.source is not place.part:
             return
         self._open_count = 0 if runtime is None else runtime.active
         if self._open_count == 0 and self._drain.is_idle:

@@ -519,6 +519,28 @@ def test_a_journal_of_before_is_found_before_its_store_is_up(scene: Scene) -> No
     assert scene.state == NORMAL
 
 
+def test_of_two_journals_of_before_the_older_goes_first_though_it_is_found_last(
+    scene: Scene,
+) -> None:
+    """Stores are opened in any order; the journal that is found first may be the younger one."""
+    queue = scene.create("orders", [SICK])
+    scene.fall_ill()
+    scene.send(queue, *some(30)[:20])
+    scene.settle_down()
+    scene.crash(2, random.Random(1))
+    scene.pass_time(100)
+    scene.send(queue, *some(30)[20:])
+    scene.settle_down()
+    scene.restart(2)
+    scene.recover()
+    assert [len(store.store.names) for store in scene.stores] == [1, 1, 1]
+    scene.new_journals()
+    scene.pass_time(1_000)
+    assert scene.arrived(queue) == some(30)
+    assert scene.state == NORMAL
+    assert scene.journal_names() == []
+
+
 def test_its_own_store_is_opened_again(scene: Scene) -> None:
     """It is listed once more, and is still one journal: it is removed at the end, not earlier."""
     queue = scene.create("orders", [SICK])
