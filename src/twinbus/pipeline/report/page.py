@@ -37,10 +37,12 @@ svg .grid { stroke: var(--rule); stroke-width: 1; }
 .s3 { fill: var(--s3); background: var(--s3); } .s4 { fill: var(--s4); background: var(--s4); }
 .s5 { fill: var(--s5); background: var(--s5); } .s6 { fill: var(--s6); background: var(--s6); }
 .bad { fill: var(--bad); } i.bad { background: var(--bad); }
+.good { fill: var(--good); } i.good { background: var(--good); }
 svg .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
 svg .line.s1 { stroke: var(--s1); } svg .line.s2 { stroke: var(--s2); }
 svg .line.s3 { stroke: var(--s3); } svg .line.bad { stroke: var(--bad); }
 svg .area { opacity: .18; }
+svg .mark { stroke: var(--dim); stroke-width: 1; stroke-dasharray: 3 3; }
 .legend { display: flex; flex-wrap: wrap; gap: .3rem 1.2rem; margin: 0 0 .5rem;
   font-size: .87rem; }
 .key { display: inline-block; width: .75em; height: .75em; border-radius: 2px;

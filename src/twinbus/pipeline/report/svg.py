@@ -1,4 +1,4 @@
-"""Small charts as inline SVG: bars, stacked columns, lines, a percentile curve.
+"""Small charts as inline SVG: bars, stacked columns, lines, bands, a percentile curve.
 
 Pure: numbers in, text out.  Colours are classes (`s1` … `s6`, `bad`), which the page gives a value
 for light and for dark.  Every text is escaped here, because ids and names come from anywhere.
@@ -20,6 +20,7 @@ _BOTTOM: Final = 44
 _HEIGHT: Final = 250
 _BAR: Final = 22
 _X_LABELS_MAX: Final = 9
+_MARK_CHARACTER: Final = 6.2  # about as wide as one is
 
 Text = Callable[[float], str]
 Place = Callable[[float], float]
@@ -32,6 +33,19 @@ class Series:
     name: str
     values: Sequence[float]
     tone: str
+
+
+@dataclass(frozen=True)
+class Band:
+    """A stretch of a row of `bands`; its text is shown where a pointer rests on it."""
+
+    start: float
+    end: float
+    text: str
+    tone: str
+
+
+Marks = Sequence[tuple[float, str]]  # places on the x axis where something began, and what
 
 
 def number_text(value: float) -> str:
@@ -123,17 +137,15 @@ def lines(
     y_name: str,
     x_text: Text,
     x_name: str = "",
+    marks_at: Marks = (),
 ) -> Html:
     """Lines over a common axis; the first series is filled below."""
     marks = ticks(max((max(each.values, default=0) for each in series), default=0))
     y_of = _linear(marks[-1])
     parts = _y_axis(marks, y_name, number_text, y_of)
     first, last = min(xs, default=0.0), max(xs, default=1.0)
-    span = (last - first) or 1.0
-
-    def x_of(x: float) -> float:
-        return _LEFT + (x - first) / span * (WIDTH - _LEFT - _RIGHT)
-
+    x_of = _along(first, last, _LEFT)
+    parts += _marks(marks_at, x_of, _HEIGHT - _BOTTOM)
     for place, each in enumerate(series):
         points = " ".join(
             f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in zip(xs, each.values, strict=True)
@@ -145,11 +157,31 @@ def lines(
         parts.append(
             f'<polyline class="{each.tone} line" points="{points}">{_title(each.name)}</polyline>'
         )
-    for place in range(5):
-        x = first + span * place / 4
-        anchor = "start" if place == 0 else "end" if place == 4 else "middle"
-        parts.append(_text(x_of(x), _HEIGHT - _BOTTOM + 18, x_text(x), "tick", anchor))
+    parts += _x_ticks(first, last, x_of, x_text, _HEIGHT - _BOTTOM + 18)
     return _svg(_HEIGHT, about, [*parts, *_x_name(x_name)])
+
+
+def bands(
+    rows: Sequence[tuple[str, Sequence[Band]]], about: str, x_text: Text, marks_at: Marks = ()
+) -> Html:
+    """A row for each name, of stretches in colours, over a common axis."""
+    every = [band for _, found in rows for band in found]
+    first = min((band.start for band in every), default=0.0)
+    last = max((band.end for band in every), default=1.0)
+    x_of = _along(first, last, _LEFT)
+    bottom = _TOP + 20 + len(rows) * _BAR
+    parts = _marks(marks_at, x_of, bottom)
+    for place, (name, found) in enumerate(rows):
+        y = _TOP + 20 + place * _BAR
+        parts.append(_text(_LEFT - 8, y + 12, name, "label", "end"))
+        for band in found:
+            x, width = x_of(band.start), max(x_of(band.end) - x_of(band.start), 1.0)
+            parts.append(
+                f'<rect class="{band.tone}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="16">'
+                f"{_title(f'{name}: {band.text}')}</rect>"
+            )
+    parts += _x_ticks(first, last, x_of, x_text, bottom + 16)
+    return _svg(bottom + 24, about, parts)
 
 
 def percentile_curve(points: Sequence[tuple[float, float]], about: str, y_name: str) -> Html:
@@ -193,6 +225,38 @@ def legend(series: Sequence[Series]) -> Html:
     """Which colour is what."""
     keys = [f'<span><i class="key {each.tone}"></i>{escape(each.name)}</span>' for each in series]
     return Html(f'<p class="legend">{"".join(keys)}</p>')
+
+
+def _along(first: float, last: float, left: float) -> Place:
+    """Where a value stands on an x axis from `first` to `last`."""
+    span = (last - first) or 1.0
+
+    def x_of(x: float) -> float:
+        return left + (x - first) / span * (WIDTH - left - _RIGHT)
+
+    return x_of
+
+
+def _x_ticks(first: float, last: float, x_of: Place, x_text: Text, y: float) -> list[str]:
+    parts = []
+    for place in range(5):
+        x = first + (last - first) * place / 4
+        anchor = "start" if place == 0 else "end" if place == 4 else "middle"
+        parts.append(_text(x_of(x), y, x_text(x), "tick", anchor))
+    return parts
+
+
+def _marks(marks: Marks, x_of: Place, bottom: float) -> list[str]:
+    """Upright lines, each with its text beside it, or the first word where no more has room."""
+    parts = []
+    xs = [x_of(at) for at, _ in marks]
+    for (_, text), x, end in zip(marks, xs, [*xs, WIDTH][1:], strict=True):
+        shown = text if len(text) * _MARK_CHARACTER < end - x else text.split()[0]
+        parts.append(
+            f'<g>{_title(text)}<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" '
+            f'y2="{bottom:.1f}"/>{_text(x + 4, _TOP + 9, shown, "tick")}</g>'
+        )
+    return parts
 
 
 def _linear(top: float) -> Place:
