@@ -114,6 +114,14 @@ def atom(target: str, path: str) -> Iterator[Operation]:
     yield Operation(target, "PUT if-match", f"/{path}", MANAGE, "400", "no document")
 
 
+def page(target: str, path: str) -> Iterator[Operation]:
+    """What the page asks about messages: to look is to listen, to change is to manage."""
+    some = f'{{"entity": "{path}", "sequence_numbers": [9]}}'
+    yield Operation(target, "GET", f"/$page/messages?entity={path}", LISTEN, "200")
+    yield Operation(target, "POST", "/$page/delete", MANAGE, "200", some)
+    yield Operation(target, "POST", "/$page/resubmit", MANAGE, "200", some)
+
+
 OPERATIONS: Final = (
     Operation("orders", "sender", "orders", SEND),
     Operation("orders", "sender", "amqps://elsewhere:1/Orders", SEND),
@@ -142,6 +150,12 @@ OPERATIONS: Final = (
     Operation("news", "DELETE", f"/{SUBSCRIPTION}/rules/gone", MANAGE, "404"),
     Operation("gone", "GET", "/gone", MANAGE, "404"),
     Operation("gone", "DELETE", "/gone", MANAGE, "404"),
+    *page("orders", "orders/$DeadLetterQueue"),
+    *page("tickets", "tickets/$DeadLetterQueue"),
+    *page("news", f"{SUBSCRIPTION}/$DeadLetterQueue"),
+    Operation("", "POST", "/$page/delete", MANAGE, "400", "no document"),
+    Operation("", "POST", "/$page/resubmit", MANAGE, "400", "no document"),
+    Operation("", "PUT", "/$pairs/one", SEND, "400", "no document"),
     Operation("", "GET", "/$namespaceinfo", MANAGE, "200"),
     Operation("", "GET", "/$Resources/queues", MANAGE, "200"),
     Operation("", "GET", "/$Resources/topics", MANAGE, "200"),

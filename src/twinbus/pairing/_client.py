@@ -20,6 +20,8 @@ from azure.servicebus import ServiceBusClient, ServiceBusReceiver, ServiceBusSen
 from twinbus.clock import SystemClock, monotonic_s
 from twinbus.pairing._audience import Audience, Callback, Reader
 from twinbus.pairing._background import Background
+from twinbus.pairing._posting import Post, client_name, posts_of
+from twinbus.pairing._reporting import Reporter
 from twinbus.pairing._sender import PairedSender
 from twinbus.pairing._setup import find_backlog_queues, open_secondary
 from twinbus.pairing._steady import Closing, SteadySender
@@ -33,6 +35,7 @@ from twinbus.pairing.options import (
     is_same_namespace,
     primary_name_of,
 )
+from twinbus.pairing.reporting import report_of
 from twinbus.pairing.syphon import Syphon
 
 SETUP_S_MAX: Final = 60.0  # for links to the secondary to open
@@ -50,6 +53,7 @@ def pair_namespace(
     """
     check_kinds(primary, options, ServiceBusClient)
     with ExitStack() as opened:
+        posts = posts_of(options, primary)
         if isinstance(primary, str):
             primary = ServiceBusClient.from_connection_string(primary)
             opened.callback(primary.close)
@@ -60,7 +64,7 @@ def pair_namespace(
         primary_name = options.primary_name or primary_name_of(names[0])
         queues = find_backlog_queues(manager, primary_name, options.backlog_queue_count)
         options.backlog_queue_count = len(queues)
-        paired = PairedServiceBusClient(primary, secondary, options, queues)
+        paired = PairedServiceBusClient(primary, secondary, options, queues, posts)
         paired._start()  # noqa: SLF001 - there is no other way to make one
         opened.pop_all()
         if options.connection_string is not None:
@@ -80,6 +84,7 @@ class PairedServiceBusClient:
         secondary: ServiceBusClient,
         options: SendAvailabilityPairedNamespaceOptions,
         queues: list[str],
+        posts: list[Post],
     ) -> None:
         self.primary = primary
         self.secondary = secondary
@@ -116,6 +121,7 @@ class PairedServiceBusClient:
                 self._closing,
             )
         self._senders: WeakSet[PairedSender] = WeakSet()
+        self._reporter = Reporter(posts, self._report)
         self._backlog_limit_bytes = 0
         self._is_closed = False
         self._closed_sides: set[Side] = set()  # whose client somebody else has closed
@@ -246,6 +252,7 @@ class PairedServiceBusClient:
             self._stop()
             raise
         self._background.start()
+        self._reporter.start()
         self._hooks = [
             _CloseHook(self.primary, lambda: self._client_closed(Side.PRIMARY)),
             _CloseHook(self.secondary, lambda: self._client_closed(Side.SECONDARY)),
@@ -256,6 +263,7 @@ class PairedServiceBusClient:
         for hook in self._hooks:
             hook.remove()
         self._close_senders()
+        self._reporter.close()
         self._background.close()
         if self._threads is not None:
             self._threads.close()
@@ -289,6 +297,9 @@ class PairedServiceBusClient:
             self._senders.add(sender)
         return sender
 
+    def _report(self) -> bytes:
+        return report_of(self.status(), client_name(), _utc_now())
+
     def _backlog_sender(self, queue: str) -> ServiceBusSender:
         return self.secondary.get_queue_sender(queue)
 
@@ -304,6 +315,7 @@ class PairedServiceBusClient:
             self._audience.gather(self._pairing.take_events())
             self._audience.gather(self._syphon.take_events())
         self._background.wake()
+        self._reporter.wake()
         self._audience.tell()
 
     def _client_closed(self, side: Side) -> None:

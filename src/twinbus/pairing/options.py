@@ -36,6 +36,7 @@ class OptionSettings(TypedDict, total=False):
     send_timeout: Seconds
     producer_keys: bool
     primary_name: str | None
+    report: bool
 
 
 class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
@@ -61,6 +62,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         send_timeout: Seconds = 60,
         producer_keys: bool = True,
         primary_name: str | None = None,
+        report: bool = True,
     ) -> None:
         if secondary_manager is None or secondary_client is None:
             raise TypeError(
@@ -82,6 +84,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
             raise ValueError(f"send_timeout must be above 0 s, at most {SEND_TIMEOUT_S_MAX:g} s.")
         self.enable_syphon = _switch("enable_syphon", enable_syphon)
         self.producer_keys = _switch("producer_keys", producer_keys)
+        self.report = _switch("report", report)
         if policy not in {"documented", "legacy"}:
             raise ValueError(f"policy must be 'documented' or 'legacy', not {policy!r}.")
         self.policy: Policy = policy
@@ -148,7 +151,7 @@ def primary_name_of(namespace: str) -> str:
     Addresses and `localhost` have no labels that tell namespaces apart, so there it is host and
     port: several servers of one machine must not share their backlog queues.
     """
-    host, port = _host_and_port(namespace)
+    host, port = host_and_port(namespace)
     if host == "localhost" or _is_address(host):
         return _name("-".join([host.replace(":", "-"), *([str(port)] if port else [])]))
     return _name(host.split(".")[0])
@@ -156,10 +159,10 @@ def primary_name_of(namespace: str) -> str:
 
 def is_same_namespace(a: str, b: str) -> bool:
     """Whether two fully qualified namespaces or endpoints are one and the same."""
-    return _host_and_port(a) == _host_and_port(b)
+    return host_and_port(a) == host_and_port(b)
 
 
-def _host_and_port(namespace: str) -> tuple[str, int | None]:
+def host_and_port(namespace: str) -> tuple[str, int | None]:
     """`contoso.servicebus.windows.net`, `sb://localhost:5672/`, `[::1]:5672` and their like."""
     text = namespace.strip()
     try:

@@ -17,8 +17,10 @@ from azure.core.async_paging import AsyncItemPaged
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
 
 from twinbus.clock import SystemClock
+from twinbus.pairing._posting import Post, client_name, posts_of
 from twinbus.pairing.aio._audience import Audience, Callback, Reader
 from twinbus.pairing.aio._background import Background
+from twinbus.pairing.aio._reporting import Reporter
 from twinbus.pairing.aio._sender import PairedSender
 from twinbus.pairing.aio._setup import find_backlog_queues, open_secondary
 from twinbus.pairing.aio._steady import Closing, SteadySender, close_in_time
@@ -32,6 +34,7 @@ from twinbus.pairing.options import (
     is_same_namespace,
     primary_name_of,
 )
+from twinbus.pairing.reporting import report_of
 from twinbus.pairing.syphon import Syphon
 
 SETUP_S_MAX: Final = 60.0  # for links to the secondary to open
@@ -49,6 +52,7 @@ async def pair_namespace(
     """
     check_kinds(primary, options, ServiceBusClient)
     async with AsyncExitStack() as opened:
+        posts = posts_of(options, primary)
         if isinstance(primary, str):
             primary = ServiceBusClient.from_connection_string(primary)
             opened.push_async_callback(primary.close)
@@ -59,7 +63,7 @@ async def pair_namespace(
         primary_name = options.primary_name or primary_name_of(names[0])
         queues = await find_backlog_queues(manager, primary_name, options.backlog_queue_count)
         options.backlog_queue_count = len(queues)
-        paired = PairedServiceBusClient(primary, secondary, options, queues)
+        paired = PairedServiceBusClient(primary, secondary, options, queues, posts)
         await paired._start()  # noqa: SLF001 - there is no other way to make one
         opened.pop_all()
         if options.connection_string is not None:
@@ -79,6 +83,7 @@ class PairedServiceBusClient:
         secondary: ServiceBusClient,
         options: SendAvailabilityPairedNamespaceOptions,
         queues: list[str],
+        posts: list[Post],
     ) -> None:
         self.primary = primary
         self.secondary = secondary
@@ -102,6 +107,7 @@ class PairedServiceBusClient:
             self._syphon, primary, secondary, self._closing, self._dispatch
         )
         self._senders: set[PairedSender] = set()
+        self._reporter = Reporter(posts, self._report)
         self._backlog_limit_bytes = 0
         self._ending: asyncio.Task[None] | None = None
         self._hooks: list[CloseHook] = []
@@ -222,6 +228,7 @@ class PairedServiceBusClient:
             await self._closing.wait()
             raise
         self._background.start()
+        self._reporter.start()
         self._hooks = [
             CloseHook(self.primary, lambda: self._client_closed(Side.PRIMARY)),
             CloseHook(self.secondary, lambda: self._client_closed(Side.SECONDARY)),
@@ -235,7 +242,12 @@ class PairedServiceBusClient:
     async def _end(self) -> None:
         for hook in self._hooks:
             hook.remove()
-        await asyncio.gather(self._background.stop(), self._syphoning.stop(), self._close_senders())
+        await asyncio.gather(
+            self._background.stop(),
+            self._reporter.stop(),
+            self._syphoning.stop(),
+            self._close_senders(),
+        )
         await self._closing.wait()
         clients = {Side.PRIMARY: self.primary, Side.SECONDARY: self.secondary}
         left = [client for side, client in clients.items() if side not in self._closed_sides]
@@ -266,6 +278,9 @@ class PairedServiceBusClient:
         self._senders.add(sender)
         return sender
 
+    def _report(self) -> bytes:
+        return report_of(self.status(), client_name(), _utc_now())
+
     def _backlog_sender(self, queue: str) -> ServiceBusSender:
         return self.secondary.get_queue_sender(queue)
 
@@ -279,6 +294,7 @@ class PairedServiceBusClient:
         if events:
             self._audience.tell(events)
             self._background.wake()
+            self._reporter.wake()
 
     async def _client_closed(self, side: Side) -> None:
         """Somebody is closing one of the SDK clients: what uses it has to end before."""

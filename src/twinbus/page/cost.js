@@ -1,0 +1,104 @@
+// What the metered operations of this month would come to on Azure.
+
+import { card, el, facts, Redrawn, table } from "./dom.js";
+import { money, whole } from "./format.js";
+
+export function costCard() {
+  const { node, body } = card("Cost this month, on Azure", "#/cost");
+  const drawn = new Redrawn(body, (cost) => {
+    if (!cost) return [el("p", { class: "muted" }, "Nothing is metered.")];
+    return [
+      el(
+        "div",
+        { class: "price-line" },
+        el("p", { class: "price" }, money(cost.total, cost.currency)),
+        el("p", { class: "muted" }, `${whole(cost.units)} units`),
+      ),
+    ];
+  });
+  return { node, update: (state) => drawn.update(state.cost) };
+}
+
+export function costView() {
+  const body = el("div");
+  const drawn = new Redrawn(body, (cost) =>
+    cost ? bill(cost) : [el("p", { class: "empty" }, "Nothing is metered.")],
+  );
+  const node = el(
+    "div",
+    { class: "page" },
+    el("h1", {}, "Cost"),
+    el(
+      "p",
+      { class: "lead" },
+      "twinbus itself costs nothing. This is what the same operations would cost in Azure's standard tier, this month so far: whole bills are ",
+      el("code", {}, "twinbus cost show"),
+      ".",
+    ),
+    body,
+  );
+  return { title: "Cost", node, update: (state) => drawn.update(state.cost) };
+}
+
+function bill(cost) {
+  const rows = table("Operations of this month", [
+    ["Kind"],
+    ["Operations", "number"],
+    ["Without a message", "number"],
+    ["Units of 64 KiB", "number"],
+  ]);
+  rows.tBodies[0].append(
+    ...cost.operations.map((line) =>
+      el(
+        "tr",
+        {},
+        el("th", { scope: "row" }, line.kind),
+        el("td", { class: "number" }, whole(line.operations)),
+        el("td", { class: "number" }, whole(line.empty)),
+        el("td", { class: "number" }, whole(line.units)),
+      ),
+    ),
+  );
+  rows.append(
+    el(
+      "tfoot",
+      {},
+      el(
+        "tr",
+        {},
+        el("th", { scope: "row" }, "all"),
+        el("td"),
+        el("td"),
+        el("td", { class: "number" }, whole(cost.units)),
+      ),
+    ),
+  );
+  return [
+    el(
+      "section",
+      { class: "panel padded" },
+      el("p", { class: "price large" }, money(cost.total, cost.currency)),
+      facts([
+        ["Month", cost.month],
+        ["Base charge", money(cost.base, cost.currency)],
+        ["Operations beyond it", money(cost.operations_cost, cost.currency)],
+        ["Units for pairing", whole(cost.pairing_units)],
+        ["Prices as of", cost.prices_as_of],
+      ]),
+      cost.is_complete
+        ? null
+        : el("p", { class: "warning" }, "The month is still being read; there will be more."),
+    ),
+    el(
+      "section",
+      { class: "panel" },
+      el("div", { class: "panel-head" }, el("h2", {}, "Operations")),
+      el("div", { class: "table-frame" }, rows),
+    ),
+    el(
+      "p",
+      { class: "muted" },
+      "Prices differ by region and change: check the current price list.",
+    ),
+  ];
+}
