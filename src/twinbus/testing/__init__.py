@@ -1,8 +1,31 @@
-"""What tests stand on: simulated disks and clocks, and a real server process to torment.
+"""What tests stand on: a bus of their own, simulated disks and clocks, a real server to torment.
 
-Public, so that people can test their own code against twinbus the way twinbus tests itself.
+Public, so that people can test their own code against twinbus the way twinbus tests itself:
+`Bus` is a server as a context manager, and the pytest plugin (plugin.py) has the fixture
+`servicebus`, a fresh namespace for each test.
+
+Loaded on demand: pytest loads the plugin, and so this package, at every start.
 """
 
-from twinbus.testing.disk import CrashMode, PowerCut, SimDisk
+import importlib
+from typing import TYPE_CHECKING, Final
 
-__all__ = ["CrashMode", "PowerCut", "SimDisk"]
+if TYPE_CHECKING:
+    from twinbus.testing.bus import Bus, FreshNamespace
+    from twinbus.testing.disk import CrashMode, PowerCut, SimDisk
+
+_MODULES: Final = {
+    "Bus": "bus",
+    "FreshNamespace": "bus",
+    "CrashMode": "disk",
+    "PowerCut": "disk",
+    "SimDisk": "disk",
+}
+
+__all__ = ["Bus", "CrashMode", "FreshNamespace", "PowerCut", "SimDisk"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -41,11 +41,17 @@ class ServerProcess:
         port: int = 0,
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        own_group: bool = False,
+        command: str = "serve",
     ) -> None:
+        """`command` is `serve`, or one that takes the same options and runs a server too."""
+        self.command = command
         self.data_dir = data_dir
         self.port = port
         self.arguments = tuple(arguments)
         self.environment = dict(environment or {})
+        # Then a Ctrl-C at the terminal is not meant for it, and its brokers can be killed with it.
+        self.own_group = own_group
         self.connection_string = ""
         self.log_path = data_dir.parent / f"{data_dir.name}.log"
         self._process: subprocess.Popen[str] | None = None
@@ -84,7 +90,7 @@ class ServerProcess:
     def start(self) -> str:
         """Start, wait until it is ready, give back the connection string it printed."""
         assert not self.running
-        command = [sys.executable, "-m", "twinbus", "serve", "--data", str(self.data_dir)]
+        command = [sys.executable, "-m", "twinbus", self.command, "--data", str(self.data_dir)]
         command += ["--port", str(self.port), *self.arguments]
         # A file, not a pipe: nobody reads while a test runs, and a full pipe would stop the server.
         with self.log_path.open("a") as log:
@@ -95,6 +101,7 @@ class ServerProcess:
                 stderr=log,
                 text=True,
                 env={**os.environ, **self.environment},
+                start_new_session=self.own_group,
             )
         self._process = process
         assert process.stdout is not None
@@ -115,7 +122,16 @@ class ServerProcess:
 
     def kill(self) -> None:
         """SIGKILL: no last words, no flushing."""
-        self.end(signal.SIGKILL)
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def signal(self, number: int) -> None:
+        """To the server, and to its brokers as well if it has a group of its own."""
+        process = self._running()
+        if self.own_group:
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
 
     def end(self, signal_number: int) -> int:
         """Send a signal and wait for the end; gives the exit code."""

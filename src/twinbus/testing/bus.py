@@ -1,0 +1,372 @@
+"""A bus for tests: a server as a context manager, and fresh namespaces of it in milliseconds.
+
+    with Bus() as bus:
+        bus.create_queue("orders")
+        with bus.client() as client: ...
+
+`Bus` has the names that users of Testcontainers know (`start`, `stop`, `get_connection_string`,
+`with_…`).  Without a directory of its own a bus leaves nothing behind.
+"""
+
+import atexit
+import importlib
+import json
+import secrets
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias
+
+from twinbus.certificates import ca_certificate
+from twinbus.client.admin import QUEUE, SUBSCRIPTION, TOPIC, AdminClient, Entry
+from twinbus.client.connection_string import ConnectionString
+from twinbus.client.faults import FaultClient
+from twinbus.client.namespaces import NamespaceClient
+from twinbus.client.rules import RuleSettings
+from twinbus.entities.descriptions import format_duration
+from twinbus.errors import ConfigError
+from twinbus.testing.server import ServerProcess
+
+DEFAULT_RULE: Final = "$Default"
+
+Setting: TypeAlias = str | int | timedelta  # bool is an int
+
+
+class ServiceBus(ABC):
+    """One namespace: what a test does with it, besides using it as its application does."""
+
+    def __init__(self) -> None:
+        self._clients: list[Any] = []
+
+    @property
+    @abstractmethod
+    def server(self) -> ServerProcess:
+        """The process that serves it."""
+
+    @property
+    @abstractmethod
+    def connection_string(self) -> str:
+        """All that a client needs to know."""
+
+    @property
+    def admin(self) -> AdminClient:
+        """Administration without any SDK."""
+        return AdminClient(self.connection_string)
+
+    # -- entities --------------------------------------------------------------------------------
+
+    def create_queue(self, name: str, **settings: Setting) -> Entry:
+        """Settings as the SDK names them: `lock_duration=timedelta(seconds=5)` or `"PT5S"`."""
+        return self.admin.create(QUEUE, (name,), _properties(settings))
+
+    def create_topic(self, name: str, **settings: Setting) -> Entry:
+        return self.admin.create(TOPIC, (name,), _properties(settings))
+
+    def create_subscription(
+        self, topic: str, name: str, sql: str = "", **settings: Setting
+    ) -> Entry:
+        """With `sql` it gets the messages that this filter matches, else all of them."""
+        made = self.admin.create(SUBSCRIPTION, (topic, name), _properties(settings))
+        if sql:
+            self.admin.create_rule((topic, name, "sql"), RuleSettings(sql=sql))
+            self.admin.delete((topic, name, DEFAULT_RULE))
+        return made
+
+    def message_count(self, entity: str, subscription: str = "") -> int:
+        """How many messages are active in a queue, or in a subscription of a topic."""
+        if subscription:
+            found = self.admin.get(SUBSCRIPTION, (entity, subscription))
+        else:
+            found = self.admin.get(QUEUE, (entity,))
+        return int(found.properties["ActiveMessageCount"])
+
+    # -- clients of the official SDK ---------------------------------------------------------------
+
+    def client(self, **options: Any) -> Any:
+        """A `ServiceBusClient`, closed with the bus if the test does not."""
+        made = _sdk("azure.servicebus").ServiceBusClient.from_connection_string(
+            self.connection_string, **options
+        )
+        self._clients.append(made)
+        return made
+
+    def async_client(self, **options: Any) -> Any:
+        """A `ServiceBusClient` of `azure.servicebus.aio`; its test closes it."""
+        return _sdk("azure.servicebus.aio").ServiceBusClient.from_connection_string(
+            self.connection_string, **options
+        )
+
+    def administration_client(self, **options: Any) -> Any:
+        """A `ServiceBusAdministrationClient`, which trusts this server's certificate."""
+        management = _sdk("azure.servicebus.management")
+        made = management.ServiceBusAdministrationClient.from_connection_string(
+            self.connection_string,
+            connection_verify=str(ca_certificate(self.server.data_dir)),
+            **options,
+        )
+        self._clients.append(made)
+        return made
+
+    # -- trouble -----------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """`kill -9` of the server: no last words.  What was accepted is there after `restart`."""
+        self.server.kill()
+
+    def restart(self) -> None:
+        """Start the server again, after `kill` or as it is: same port, same data."""
+        if self.server.running:
+            self.server.stop()
+        self.server.restart()
+
+    def fault(self, kind: str, **scope: object) -> "Fault":
+        """Something that goes wrong from now on, until it is cleared or the test has ended.
+
+        Kinds and what they take are those of `twinbus fault add`: `fault("throttle",
+        entity="orders")`, `fault("slow-store", delay_ms=200)`.
+        """
+        return Fault(FaultClient(self.connection_string), kind, scope)
+
+    def close_clients(self) -> None:
+        while self._clients:
+            self._clients.pop().close()
+
+
+class Fault:
+    """A fault in force.  As a context manager it ends with the block."""
+
+    def __init__(self, client: FaultClient, kind: str, scope: Mapping[str, object]) -> None:
+        self._client = client
+        self.id = str(client.add({"kind": kind, **scope})["id"])
+
+    def clear(self) -> None:
+        self._client.clear(self.id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.clear()
+
+
+class Bus(ServiceBus):
+    """A server of its own, on a free port."""
+
+    def __init__(
+        self,
+        config: Path | str | Mapping[str, object] | None = None,
+        *,
+        data: Path | str | None = None,
+        port: int = 0,
+        arguments: Sequence[str] = (),
+    ) -> None:
+        """`config` is a Config.json: the file, or what is in it.  `arguments` are those of
+        `twinbus serve`.  Without `data`, everything is gone after `stop`.
+        """
+        super().__init__()
+        self._config = config
+        self._data = None if data is None else Path(data)
+        self._port = port
+        self._arguments = list(arguments)
+        self._server: ServerProcess | None = None
+        self._temporary: Path | None = None
+
+    # -- before the start --------------------------------------------------------------------------
+
+    def with_config(self, config: Path | str | Mapping[str, object]) -> Self:
+        self._config = config
+        return self
+
+    def with_data(self, directory: Path | str) -> Self:
+        self._data = Path(directory)
+        return self
+
+    def with_arguments(self, *arguments: str) -> Self:
+        self._arguments += arguments
+        return self
+
+    # -- running -----------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start, and wait until it is ready."""
+        if self._server is not None:
+            raise ConfigError("this bus runs already; stop it first")
+        self._temporary = Path(tempfile.mkdtemp(prefix="twinbus-"))
+        data_dir = self._data or self._temporary / "data"
+        data_dir.parent.mkdir(parents=True, exist_ok=True)
+        arguments = self._arguments
+        if self._config is not None:
+            arguments = ["--config", str(self._config_file(self._temporary)), *arguments]
+        self._server = ServerProcess(data_dir, port=self._port, arguments=arguments)
+        # Whoever forgets to stop it must not leave a server behind.
+        atexit.register(self._end)
+        try:
+            self._server.start()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End it; a bus that has been stopped may be started again."""
+        self.close_clients()
+        server = self._server
+        try:
+            if server is not None and server.running:
+                server.stop()
+        finally:
+            self._end()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.stop()
+        else:  # a test that has failed must not have its reason covered by ours
+            self._end()
+
+    @property
+    def server(self) -> ServerProcess:
+        if self._server is None:
+            raise ConfigError("the bus is not running; start it, or use it in a `with`")
+        return self._server
+
+    @property
+    def connection_string(self) -> str:
+        return self.server.connection_string
+
+    @property
+    def host(self) -> str:
+        return ConnectionString.parse(self.connection_string).host
+
+    @property
+    def port(self) -> int:
+        return self.server.port
+
+    def fresh_namespace(self, config: str = "") -> "FreshNamespace":
+        """A namespace beside the others, with what the text of a Config.json declares."""
+        return FreshNamespace(self, config)
+
+    # -- as Testcontainers has it ------------------------------------------------------------------
+
+    def get_connection_string(self) -> str:
+        return self.connection_string
+
+    def get_container_host_ip(self) -> str:
+        return self.host
+
+    def get_exposed_port(self, _port: int) -> int:
+        """Whatever is asked for: AMQP, administration and `/health` have one port."""
+        return self.port
+
+    def _config_file(self, folder: Path) -> Path:
+        if isinstance(self._config, Mapping):
+            path = folder / "Config.json"
+            path.write_text(json.dumps(self._config), encoding="utf-8")
+            return path
+        return Path(str(self._config))
+
+    def _end(self) -> None:
+        """No process, no temporary files, whatever has happened before."""
+        atexit.unregister(self._end)
+        if self._server is not None and self._server.running:
+            self._server.kill()
+        self._server = None
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
+
+
+class FreshNamespace(ServiceBus):
+    """A namespace of a running bus that nobody else uses; it goes when it is closed."""
+
+    def __init__(self, bus: Bus, config: str = "") -> None:
+        super().__init__()
+        self._bus = bus
+        self._had_faults = False
+        self.name = f"test-{secrets.token_hex(4)}"
+        self._connection_string = self._namespaces.create(self.name, config)
+
+    @property
+    def server(self) -> ServerProcess:
+        return self._bus.server
+
+    @property
+    def connection_string(self) -> str:
+        return self._connection_string
+
+    @property
+    def _namespaces(self) -> NamespaceClient:
+        return NamespaceClient(self._bus.connection_string)
+
+    def fault(self, kind: str, **scope: object) -> Fault:
+        """As of any bus; what hits stores and brokers hits those of all namespaces."""
+        # Imported late: it is the server's table, and few tests need it.
+        from twinbus.gateway.fault_kinds import KINDS  # noqa: PLC0415
+
+        known = KINDS.get(kind)
+        if known is not None and not known.reaches_further:
+            scope = {"namespace": self.name, **scope}
+        self._had_faults = True
+        return Fault(FaultClient(self._bus.connection_string), kind, scope)
+
+    def close(self) -> None:
+        """The namespace goes with everything in it; the server is as it was before, and runs."""
+        try:
+            self.close_clients()
+        finally:
+            if not self.server.running:
+                self.server.restart()
+            if self._had_faults:  # also those that are not of this namespace alone
+                FaultClient(self._bus.connection_string).clear_all()
+            self._namespaces.delete(self.name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _properties(settings: Mapping[str, Setting]) -> dict[str, str]:
+    """`lock_duration` → `LockDuration`, and values as text."""
+    return {
+        "".join(word.capitalize() for word in setting.split("_")): _text(value)
+        for setting, value in settings.items()
+    }
+
+
+def _text(value: Setting) -> str:
+    if isinstance(value, timedelta):
+        return format_duration(value // timedelta(milliseconds=1))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _sdk(module: str) -> Any:
+    """Azure's SDK, which the base install does without."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            "the official SDK is not installed; pip install 'twinbus[pairing]'"
+        ) from error
