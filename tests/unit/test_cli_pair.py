@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests.complaint import complaint
 from twinbus.cli.main import main
 from twinbus.cli.pair import PRIMARY, SECONDARY
 from twinbus.cli.progress import LIVE_INTERVAL_MS, PLAIN_INTERVAL_MS, Progress, Rate, bar, span
@@ -14,11 +15,6 @@ KEY = "a key that must never be shown"
 TEXT = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=n;SharedAccessKey=k;"
 
 pytestmark = pytest.mark.feature("pairing.cli")
-
-
-def one_line(text: str) -> str:
-    [line] = text.splitlines()
-    return line
 
 
 # --- arguments ------------------------------------------------------------------------------------
@@ -31,11 +27,11 @@ def test_both_namespaces_are_needed(
     monkeypatch.delenv(PRIMARY, raising=False)
     monkeypatch.delenv(SECONDARY, raising=False)
     assert main(["pair", action]) == 1
-    assert "--primary" in one_line(capsys.readouterr().err)
+    assert "--primary" in complaint(capsys.readouterr().err)
     assert main(["pair", action, "--primary", TEXT]) == 1
-    complaint = one_line(capsys.readouterr().err)
-    assert "--secondary" in complaint
-    assert SECONDARY in complaint
+    said = complaint(capsys.readouterr().err)
+    assert "--secondary" in said
+    assert SECONDARY in said
 
 
 def test_a_wrong_connection_string_is_explained_without_the_key(
@@ -44,9 +40,9 @@ def test_a_wrong_connection_string_is_explained_without_the_key(
     monkeypatch.setenv(PRIMARY, TEXT)
     monkeypatch.setenv(SECONDARY, f"Endpoint=sb://h;SharedAccesKey={KEY}")
     assert main(["pair", "status"]) == 1
-    complaint = one_line(capsys.readouterr().err)
-    assert "part 2 is unknown" in complaint
-    assert KEY not in complaint
+    said = complaint(capsys.readouterr().err)
+    assert "part 2 is unknown" in said
+    assert KEY not in said
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "some"])
@@ -78,7 +74,7 @@ def test_the_extra_is_named_where_the_sdk_is_missing() -> None:
     for action in ("status", "drain"):
         refused = run("pair", action, "--primary", TEXT, "--secondary", TEXT)
         assert refused.returncode == 1
-        assert "twinbus[pairing]" in one_line(refused.stderr)
+        assert "twinbus[pairing]" in complaint(refused.stderr)
     assert run("pair", "--help").returncode == 0
 
 

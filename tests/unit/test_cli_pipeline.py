@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.complaint import complaint
 from twinbus.cli.main import main, parser
 from twinbus.cli.pipeline import ACTIONS
 from twinbus.errors import ConfigError
@@ -46,9 +47,8 @@ def test_without_the_extra_it_says_what_to_install() -> None:
     """D-7"""
     ended = run_without_spark("pipeline", "warm")
     assert ended.returncode == 1
-    assert ended.stderr == (
-        "twinbus: the pipeline stands on Spark, which is not installed; "
-        "pip install 'twinbus[spark]'\n"
+    assert complaint(ended.stderr) == (
+        "the pipeline stands on Spark, which is not installed; pip install 'twinbus[spark]'"
     )
 
 

@@ -5,7 +5,7 @@ from twinbus.cli.arguments import Commands
 
 
 def add_arguments(commands: Commands) -> None:
-    parser = commands.add_parser("cost", help="what was metered, and what pairing will cost")
+    parser = commands.add_parser("cost")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     cost_show.add_arguments(actions)
     cost_plan.add_arguments(actions)

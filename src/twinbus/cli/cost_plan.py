@@ -5,9 +5,9 @@ import re
 from fractions import Fraction
 from typing import Final
 
-from twinbus.cli.arguments import Commands
-from twinbus.cli.entities import print_json
-from twinbus.cli.price_table import add_prices, money, origin, print_table, read_prices
+from twinbus.cli.arguments import Commands, add_json
+from twinbus.cli.price_table import add_prices, money, origin, read_prices
+from twinbus.cli.printing import print_json, print_table
 from twinbus.costs.plan import (
     MONTH_S,
     Bill,
@@ -37,19 +37,48 @@ def add_arguments(actions: Commands) -> None:
     option = parser.add_argument
     option("--rate", type=_rate, required=True, metavar="N/T", help="messages: 20/s, 5000000/month")
     option("--message-size", type=_size, default=1_024, metavar="N", help="bytes, 4k, 1m (1k)")
-    option("--outage-hours", type=_fraction, default=Fraction(0), metavar="N", help="a month (0)")
-    option("--outages", type=int, default=1, metavar="N", help="that these divide into (1)")
-    option("--backlog-queues", type=int, default=10, metavar="N", help="(10)")
+    option(
+        "--outage-hours",
+        type=_fraction,
+        default=Fraction(0),
+        metavar="N",
+        help="hours of outage a month (0)",
+    )
+    option("--outages", type=int, default=1, metavar="N", help="how many outages these are (1)")
+    option(
+        "--backlog-queues",
+        type=int,
+        default=10,
+        metavar="N",
+        help="backlog queues of the pair (10)",
+    )
     option("--syphons", type=int, default=1, metavar="N", help="clients that run one (1)")
     option("--entities", type=int, default=1, metavar="N", help="queues and topics sent to (1)")
     option("--clients", type=int, default=1, metavar="N", help="paired clients that send (1)")
-    option("--ping-interval", type=_span, default=Fraction(60), metavar="TIME", help="(60s)")
-    option("--failover-interval", type=_span, default=Fraction(60), metavar="TIME", help="(60s)")
-    option("--tier", choices=("standard", "premium"), default="standard", help="(standard)")
+    option(
+        "--ping-interval",
+        type=_span,
+        default=Fraction(60),
+        metavar="TIME",
+        help="between two pings of a primary that is down (60s)",
+    )
+    option(
+        "--failover-interval",
+        type=_span,
+        default=Fraction(60),
+        metavar="TIME",
+        help="that the primary fails before sends go elsewhere (60s)",
+    )
+    option(
+        "--tier",
+        choices=("standard", "premium"),
+        default="standard",
+        help="whose prices (standard)",
+    )
     option("--messaging-units", type=int, default=1, metavar="N", help="premium: primary's (1)")
     option("--secondary-units", type=int, default=1, metavar="N", help="premium: secondary's (1)")
     add_prices(parser, "a table of prices (default: one that comes along)")
-    option("--json", action="store_true", help="for programs rather than people")
+    add_json(parser)
     parser.set_defaults(run=run)
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from twinbus.cli.arguments import Commands, add_connection_string, connection_string
-from twinbus.cli.entities import print_json
-from twinbus.cli.price_table import add_prices, money, origin, print_table, read_prices
+from twinbus.cli.arguments import Commands, add_connection_string, add_json, connection_string
+from twinbus.cli.price_table import add_prices, money, origin, read_prices
+from twinbus.cli.printing import print_json, print_table
 from twinbus.client.meter import MeterClient
 from twinbus.costs.prices import Prices
 from twinbus.costs.rollup import BY, MonthBill, Pairing, Sum, month_bills, pairing_of, sums_by
@@ -31,7 +31,7 @@ def add_arguments(actions: Commands) -> None:
     )
     add_connection_string(show)
     add_selection(show)
-    show.add_argument("--json", action="store_true", help="for programs rather than people")
+    add_json(show)
     show.set_defaults(run=run)
 
 

@@ -5,11 +5,17 @@ in how many names lead to an entity, in its settings and in the columns of its l
 """
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from twinbus.cli.arguments import Commands, add_connection_string, connection_string, duration
+from twinbus.cli.arguments import (
+    Commands,
+    add_connection_string,
+    add_json,
+    connection_string,
+    duration,
+)
+from twinbus.cli.printing import print_json, print_table
 from twinbus.client.admin import AdminClient, Entry, Kind
 
 # Option, what it is called in the protocol, how its text is read, what it does.
@@ -84,6 +90,13 @@ DEAD_LETTERING: Final[Switch] = (
     "keep expired messages in the dead-letter queue",
 )
 
+# Of the arguments that lead to an entity.
+_NAME_HELP: Final = {
+    "name": "its name",
+    "topic": "the topic it belongs to",
+    "subscription": "the subscription it belongs to",
+}
+
 Columns = Sequence[tuple[str, str]]
 
 
@@ -104,7 +117,7 @@ class EntityCommand:
 
     def add_actions(self, commands: Commands) -> None:
         word = self._kind.word
-        parser = commands.add_parser(word, help=f"create, list, show and delete {word}s")
+        parser = commands.add_parser(word)
         actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
         create = self._add_action(actions, "create", f"create a {word}", self.create)
         self.add_settings(create)
@@ -120,11 +133,11 @@ class EntityCommand:
         run: Callable[[argparse.Namespace], int],
         names: Sequence[str] | None = None,
     ) -> argparse.ArgumentParser:
-        parser = actions.add_parser(action, help=purpose)
+        parser = actions.add_parser(action, help=purpose, description=purpose)
         add_connection_string(parser)
-        parser.add_argument("--json", action="store_true", help="for programs rather than people")
+        add_json(parser)
         for name in self._names if names is None else names:
-            parser.add_argument(name, metavar=name.upper())
+            parser.add_argument(name, metavar=name.upper(), help=_NAME_HELP[name])
         parser.set_defaults(run=run)
         return parser
 
@@ -161,14 +174,11 @@ class EntityCommand:
             print_json([_document(entry) for entry in entries])
             return 0
         titles = ["NAME", *(title for title, _ in self._columns)]
-        rows = [titles] + [
+        rows = [
             [entry.name, *(entry.properties.get(element, "") for _, element in self._columns)]
             for entry in entries
         ]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-            print("  ".join(cells).rstrip())
+        print_table(titles, rows, len(titles))
         return 0
 
     def _show(self, options: argparse.Namespace) -> int:
@@ -194,10 +204,6 @@ class EntityCommand:
 
 def client(options: argparse.Namespace) -> AdminClient:
     return AdminClient(connection_string(options))
-
-
-def print_json(document: object) -> None:
-    print(json.dumps(document, indent=2))
 
 
 def _document(entry: Entry) -> dict[str, object]:

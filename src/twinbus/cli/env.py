@@ -4,15 +4,15 @@ import argparse
 import shlex
 
 from twinbus.certificates import ca_bundle, ca_certificate
-from twinbus.cli.arguments import CONNECTION_STRING, Commands, add_data
+from twinbus.cli.arguments import CONNECTION_STRING, Commands, add_data, add_json
+from twinbus.cli.printing import print_json
 from twinbus.cli.running import find_running
 
 
 def add_arguments(commands: Commands) -> None:
-    env = commands.add_parser(
-        "env", help="print shell lines that set the connection string and the trusted CA"
-    )
+    env = commands.add_parser("env")
     add_data(env, "the data directory of a running server")
+    add_json(env, "one document with the variables")
     env.set_defaults(run=run)
 
 
@@ -33,6 +33,9 @@ def run(options: argparse.Namespace) -> int:
             # Node adds this one to the authorities it knows, so it must not hold them all again.
             "NODE_EXTRA_CA_CERTS": str(ca_certificate(data_dir)),
         }
+    if options.json:
+        print_json(variables)
+        return 0
     for name, value in variables.items():
         print(f"export {name}={shlex.quote(value)}")
     return 0

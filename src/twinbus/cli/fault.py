@@ -1,31 +1,34 @@
 """`twinbus fault`: make something go wrong on a running server, see what does, and end it."""
 
 import argparse
-import re
 from typing import Final
 
-from twinbus.cli.arguments import Commands, add_connection_string, connection_string
-from twinbus.cli.entities import print_json
+from twinbus.cli.arguments import (
+    Commands,
+    add_connection_string,
+    add_json,
+    connection_string,
+    span_ms,
+)
+from twinbus.cli.exit_codes import Nonsense
+from twinbus.cli.printing import print_json, print_table
 from twinbus.client.faults import Document, FaultClient
 from twinbus.gateway.fault_kinds import KINDS
 
-_SPAN: Final = re.compile(r"(\d{1,12})(ms|s|m|h|d)")
-_SPAN_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _COLUMNS: Final = ("ID", "KIND", "SCOPE", "PROBABILITY", "DELAY", "REMAINING", "ACTED")
 _SCOPE: Final = ("namespace", "entity", "partition", "store", "broker")
 
 
 def add_arguments(commands: Commands) -> None:
-    parser = commands.add_parser("fault", help="make something go wrong on purpose, and end it")
+    parser = commands.add_parser("fault")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     _add_add(actions)
     listing = actions.add_parser("list", help="show the faults in force")
     _add_common(listing)
     listing.set_defaults(run=_list)
     clear = actions.add_parser("clear", help="end a fault, or all of them")
-    which = clear.add_mutually_exclusive_group(required=True)
-    which.add_argument("id", nargs="?", metavar="ID", help="as `twinbus fault list` shows it")
-    which.add_argument("--all", action="store_true", help="every fault in force")
+    clear.add_argument("id", nargs="?", metavar="ID", help="as `twinbus fault list` shows it")
+    clear.add_argument("--all", action="store_true", help="every fault in force")
     _add_common(clear)
     clear.set_defaults(run=_clear)
 
@@ -52,24 +55,17 @@ def _add_add(actions: Commands) -> None:
     add.add_argument("--store", type=int, metavar="N", help="only this store, from 0 (all)")
     add.add_argument("--broker", type=int, metavar="N", help="this broker process, from 0")
     add.add_argument(
-        "--duration", type=_span_ms, metavar="TIME", help="30s, 5m, 2h (until it is cleared)"
+        "--duration", type=span_ms, metavar="TIME", help="30s, 5m, 2h (until it is cleared)"
     )
     add.add_argument("--probability", type=float, metavar="P", help="how likely it acts (1)")
-    add.add_argument("--delay", type=_span_ms, metavar="TIME", help="how late: 500ms, 2s")
+    add.add_argument("--delay", type=span_ms, metavar="TIME", help="how late: 500ms, 2s")
     _add_common(add)
     add.set_defaults(run=_add)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     add_connection_string(parser)
-    parser.add_argument("--json", action="store_true", help="for programs rather than people")
-
-
-def _span_ms(text: str) -> int:
-    match = _SPAN.fullmatch(text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"'{text[:64]}' is no time; write 500ms, 30s, 5m or 2h")
-    return int(match[1]) * _SPAN_MS[match[2]]
+    add_json(parser)
 
 
 def _client(options: argparse.Namespace) -> FaultClient:
@@ -103,11 +99,7 @@ def _list(options: argparse.Namespace) -> int:
     if options.json:
         print_json(faults)
         return 0
-    rows = [list(_COLUMNS), *map(_row, faults)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        print("  ".join(cells).rstrip())
+    print_table(_COLUMNS, [_row(fault) for fault in faults], len(_COLUMNS))
     return 0
 
 
@@ -142,6 +134,8 @@ def _remaining(fault: Document) -> str:
 
 
 def _clear(options: argparse.Namespace) -> int:
+    if options.all == (options.id is not None):
+        raise Nonsense("one fault or all of them; give either its ID or --all")
     client = _client(options)
     if options.all:
         client.clear_all()

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from twinbus.cli.arguments import CONNECTION_STRING, Commands
+from twinbus.cli.arguments import CONNECTION_STRING, Commands, add_json
 from twinbus.client.connection_string import ConnectionString
 from twinbus.errors import ConfigError
 
@@ -26,13 +26,13 @@ _ACTIONS: Final = {
 # Longer than a destination that is down rests, and than two locks of a backlog queue.
 PATIENCE_S: Final = 150
 _DRAIN_CODES: Final = (
-    "Exit code 0: the backlog is empty, everything was delivered.  1: something was dead-lettered, "
+    "Exit code 0: the backlog is empty, everything was delivered.  3: something was dead-lettered, "
     "or is left because its destination does not take it."
 )
 
 
 def add_arguments(commands: Commands) -> None:
-    parser = commands.add_parser("pair", help="look at the backlog of a pair, and bring it home")
+    parser = commands.add_parser("pair")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for action, (_, purpose) in _ACTIONS.items():
         epilog = _DRAIN_CODES if action == "drain" else None
@@ -42,7 +42,7 @@ def add_arguments(commands: Commands) -> None:
             add_restored_time_to_live(command)
         if action == "drain":
             add_patience(command)
-        command.add_argument("--json", action="store_true", help="for programs rather than people")
+        add_json(command)
         command.set_defaults(run=_run)
 
 

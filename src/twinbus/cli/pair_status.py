@@ -13,8 +13,9 @@ from typing import Final
 from azure.servicebus import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
-from twinbus.cli.entities import print_json
+from twinbus.cli.exit_codes import NO
 from twinbus.cli.pair_backlog import Backlog, BacklogQueue, sdk_options
+from twinbus.cli.printing import print_json
 from twinbus.cli.progress import span
 from twinbus.client.admin import API_VERSION
 from twinbus.client.connection_string import ConnectionString
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
         print_json(document)
     else:
         _print(primary, secondary, found)
-    return 0 if secondary.reachable else 1
+    return 0 if secondary.reachable else NO
 
 
 def _knock(connection_string: str) -> Namespace:

@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 from azure.servicebus.aio import ServiceBusClient
 
+from twinbus.cli.exit_codes import INTERRUPTED, NO
 from twinbus.cli.pair_backlog import Backlog, BacklogQueue, sdk_options
 from twinbus.cli.progress import Progress, Rate, bar, span
 from twinbus.clock import SystemClock
@@ -27,7 +28,6 @@ from twinbus.pairing.syphon import Syphon
 
 LOOK_S: Final = 0.2
 COUNT_S: Final = 2.0  # between two looks at the counts of the backlog queues
-INTERRUPTED: Final = 130
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class _Run:
             return 0
         if self._stop.is_set():
             return INTERRUPTED
-        return 1 if outcome.dead_lettered or outcome.left else 0
+        return NO if outcome.dead_lettered or outcome.left else 0
 
     def _outcome(self) -> Outcome:
         syphon = self._syphon

@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from twinbus.cli.arguments import Commands
+from twinbus.cli.arguments import Commands, add_json
 from twinbus.errors import ConfigError
 
 if TYPE_CHECKING:  # at run time, only the action that was asked for loads Spark
@@ -30,7 +30,7 @@ _SPARK: Final = ("pyspark", "pyarrow", "py4j")
 
 
 def add_arguments(commands: Commands) -> None:
-    parser = commands.add_parser("pipeline", help="move and examine messages with Spark")
+    parser = commands.add_parser("pipeline")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for action, name in ACTIONS.items():
         module = importlib.import_module(f"twinbus.cli.{name}")
@@ -56,7 +56,7 @@ def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a setting of Spark's; may be given several times",
     )
-    group.add_argument("--json", action="store_true", help="for programs rather than people")
+    add_json(group)
     group.add_argument("--quiet", action="store_true", help="no progress, only the result")
 
 

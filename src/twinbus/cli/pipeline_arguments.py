@@ -1,47 +1,12 @@
-"""What captures, replays and dead letters share on the command line.  Loads no Spark by itself."""
+"""How errors of Spark are told by the commands that run on it.  Loads no Spark by itself."""
 
-import argparse
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from twinbus.metered import parse_iso
-
 # They write what is raised anyway, as JSON, to standard error.
 _TALKATIVE: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-
-
-def moment(text: str) -> int:
-    """UTC milliseconds."""
-    try:
-        return parse_iso(text)
-    except ValueError:
-        shown = f"'{text[:64]}' is no time; write 2026-11-16 or 2026-11-16T07:00:00Z"
-        raise argparse.ArgumentTypeError(shown) from None
-
-
-def positive_number(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < 1e12:
-        raise argparse.ArgumentTypeError(f"'{text[:64]}' is no number above 0")
-    return number
-
-
-def positive_count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or not 0 < int(text) < 1 << 63:
-        raise argparse.ArgumentTypeError(f"'{text[:64]}' is no whole number above 0")
-    return int(text)
-
-
-def key_value(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key.strip() or not equals or not value.strip():
-        raise argparse.ArgumentTypeError(f"'{text[:64]}' is not of the form NAME=VALUE")
-    return key.strip(), value.strip()
 
 
 @contextmanager

@@ -5,15 +5,16 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from twinbus.cli.arguments import add_connection_string, connection_string
-from twinbus.cli.entities import print_json
-from twinbus.cli.pipeline import add_spark_arguments, open_session_for
-from twinbus.cli.pipeline_arguments import (
-    in_one_line,
+from twinbus.cli.arguments import (
+    add_connection_string,
+    connection_string,
     key_value,
     positive_count,
     positive_number,
 )
+from twinbus.cli.pipeline import add_spark_arguments, open_session_for
+from twinbus.cli.pipeline_arguments import in_one_line
+from twinbus.cli.printing import print_json
 from twinbus.cli.progress import Progress, Rate
 from twinbus.clock import SystemClock
 

@@ -6,9 +6,10 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from twinbus.cli.entities import print_json
+from twinbus.cli.arguments import positive_count
 from twinbus.cli.pipeline import add_spark_arguments, open_session_for
-from twinbus.cli.pipeline_arguments import in_one_line, positive_count
+from twinbus.cli.pipeline_arguments import in_one_line
+from twinbus.cli.printing import print_json
 from twinbus.cli.progress import Progress, bar
 from twinbus.clock import SystemClock
 

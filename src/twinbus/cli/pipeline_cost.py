@@ -16,9 +16,9 @@ from twinbus.cli.cost_show import (
     print_pairing,
     print_sums,
 )
-from twinbus.cli.entities import print_json
 from twinbus.cli.pipeline import add_spark_arguments, open_session_for
 from twinbus.cli.price_table import read_prices
+from twinbus.cli.printing import print_json
 from twinbus.clock import SystemClock
 from twinbus.costs.prices import Prices
 from twinbus.errors import ConfigError

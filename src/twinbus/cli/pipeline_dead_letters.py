@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from twinbus.cli.arguments import add_connection_string, connection_string
-from twinbus.cli.entities import print_json
+from twinbus.cli.arguments import add_connection_string, connection_string, moment, positive_count
+from twinbus.cli.exit_codes import NO
 from twinbus.cli.pipeline import add_spark_arguments, open_session_for
-from twinbus.cli.pipeline_arguments import in_one_line, moment, positive_count
-from twinbus.cli.price_table import print_table
+from twinbus.cli.pipeline_arguments import in_one_line
+from twinbus.cli.printing import print_json, print_table
 from twinbus.clock import SystemClock
 from twinbus.errors import ConfigError
 from twinbus.metered import iso
@@ -113,7 +113,7 @@ def _resubmit(options: argparse.Namespace, queues: "DeadLetterQueues", letters: 
     )
 
     if options.where is None and options.since is None and options.limit is None and options.all:
-        raise ConfigError("all dead letters of all entities? say so by --where true")
+        raise ConfigError("that would be all dead letters of all entities; say so by --where true")
     task: MoveTask | ReturnTask = ReturnTask(queues)
     if options.to is not None:
         _check_destination(options.to, queues)
@@ -149,7 +149,7 @@ def _tell(outcome: "Sequence[Resubmitted]", is_json: bool) -> int:
                 f"{left:,} more are locked or were taken by somebody, or lack the session id that "
                 "their entity needs; to resubmit once more sends nothing twice"
             )
-    return 1 if left else 0
+    return NO if left else 0
 
 
 def _export(options: argparse.Namespace, queues: "DeadLetterQueues", letters: "DataFrame") -> int:

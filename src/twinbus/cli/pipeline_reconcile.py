@@ -1,21 +1,20 @@
 """`twinbus pipeline reconcile`: what was sent against what arrived.
 
-Exit codes: 0 all is well, 1 there are differences, 2 it could not be found out.  So an error must
-not give 1, as it does elsewhere.
+Exit codes: 0 all is well, 3 there are differences, 1 it could not be found out.
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from twinbus.cli.arguments import add_connection_string, connection_string
-from twinbus.cli.entities import print_json
+from twinbus.cli.exit_codes import NO
 from twinbus.cli.pipeline import add_spark_arguments, open_session_for
-from twinbus.cli.price_table import print_table
+from twinbus.cli.pipeline_arguments import in_one_line
+from twinbus.cli.printing import print_json, print_table
 from twinbus.clock import SystemClock
-from twinbus.errors import ConfigError, TwinbusError
+from twinbus.errors import ConfigError
 from twinbus.metered import iso
 
 if TYPE_CHECKING:  # Spark is loaded when it is needed
@@ -25,9 +24,6 @@ if TYPE_CHECKING:  # Spark is loaded when it is needed
     from twinbus.pipeline.jobs.reconcile import Outcome
 
 PURPOSE: Final = "what was sent against what arrived: lost, duplicated, altered, out of order"
-CLEAN: Final = 0
-DIFFERENCES: Final = 1
-NOT_KNOWN: Final = 2
 _SIDES: Final = ("sent", "arrived")
 _ALLOWED: Final = ("lost", "duplicated", "unexpected", "altered", "out_of_order", "without_id")
 _COLUMNS: Final = {
@@ -67,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         choices=_ALLOWED,
-        help="what is reported but no reason for exit code 1; may be repeated",
+        help="what is reported but no reason for exit code 3; may be repeated",
     )
     parser.add_argument("--allow-empty", action="store_true", help="a side may have no messages")
     parser.add_argument("--details", metavar="DIR", help="write each id in question, as Parquet")
@@ -80,20 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from pyspark.errors import PySparkException  # noqa: PLC0415  loads Spark
-
-    try:
+    with in_one_line():
         return _run(options)
-    except TwinbusError as error:
-        print(f"twinbus: {error}", file=sys.stderr)
-    except PySparkException as error:
-        print(f"twinbus: Spark could not do it: {_first_line(error)}", file=sys.stderr)
-    return NOT_KNOWN
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:400] if lines else type(error).__name__
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -116,7 +100,7 @@ def _run(options: argparse.Namespace) -> int:
         if options.details is not None:
             found.write(options.details)
     _show(outcome, options, sources)
-    return DIFFERENCES if outcome.differences(options.allow) else CLEAN
+    return NO if outcome.differences(options.allow) else 0
 
 
 def _connection_string(options: argparse.Namespace, side: str, sources: Sequence["Source"]) -> str:

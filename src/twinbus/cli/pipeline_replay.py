@@ -8,11 +8,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from twinbus.cli.arguments import add_connection_string, connection_string
-from twinbus.cli.entities import print_json
+from twinbus.cli.arguments import (
+    add_connection_string,
+    connection_string,
+    key_value,
+    moment,
+    positive_number,
+)
+from twinbus.cli.exit_codes import INTERRUPTED
 from twinbus.cli.pipeline import add_spark_arguments, open_session_for
-from twinbus.cli.pipeline_arguments import in_one_line, key_value, moment, positive_number
-from twinbus.cli.price_table import print_table
+from twinbus.cli.pipeline_arguments import in_one_line
+from twinbus.cli.printing import print_json, print_table
 from twinbus.cli.progress import Progress, Rate, bar, span
 from twinbus.clock import SystemClock
 from twinbus.errors import ConfigError
@@ -22,7 +28,6 @@ if TYPE_CHECKING:  # Spark is loaded when it is needed
     from twinbus.pipeline.jobs.replay import Flow, Replay, ReplaySettings, Step
 
 PURPOSE: Final = "messages of a capture into any entity: by filter, time, mapping and pace"
-INTERRUPTED: Final = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,9 +82,9 @@ def run(options: argparse.Namespace) -> int:
 
     mapping = _mapping(options)
     if not options.to and not mapping:
-        raise ConfigError("where to? give --to ENTITY, or --map OLD=NEW")
+        raise ConfigError("nothing says where to; give --to ENTITY, or --map OLD=NEW")
     if options.as_scheduled and not options.speed:
-        raise ConfigError("--as-scheduled needs --keep-pace or --speed")
+        raise ConfigError("--as-scheduled alone has no pace to keep; give --keep-pace or --speed")
     settings = ReplaySettings(
         connection_string="" if options.dry_run else connection_string(options),
         directory=options.directory,
@@ -115,7 +120,9 @@ def _mapping(options: argparse.Namespace) -> dict[str, str]:
         try:
             lines = options.map_file.read_text().splitlines()
         except OSError as error:
-            raise ConfigError(f"cannot read {options.map_file} ({error.strerror})") from None
+            raise ConfigError(
+                f"cannot read {options.map_file} ({error.strerror}); check --map-file"
+            ) from None
         for number, line in enumerate(lines, 1):
             if not line.strip() or line.startswith("#"):
                 continue

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from twinbus.cli.arguments import positive_count
+from twinbus.cli.exit_codes import INTERRUPTED, NO
 from twinbus.cli.pair import (
     add_pair,
     add_patience,
@@ -17,7 +19,7 @@ from twinbus.cli.pair import (
     take_connection_strings,
 )
 from twinbus.cli.pipeline import add_spark_arguments, open_session_for
-from twinbus.cli.pipeline_arguments import in_one_line, positive_count
+from twinbus.cli.pipeline_arguments import in_one_line
 from twinbus.cli.progress import Progress, Rate, bar, span
 from twinbus.client.connection_string import ConnectionString
 from twinbus.clock import SystemClock
@@ -29,7 +31,6 @@ if TYPE_CHECKING:  # at run time, loading them is left to the run
 
 PURPOSE: Final = "bring a large backlog of a pair home"
 COUNT_MS: Final = 2_000  # between two looks at the counts of the backlog queues
-INTERRUPTED: Final = 130
 _SHOWN_DESTINATIONS_MAX: Final = 3
 
 
@@ -185,7 +186,7 @@ class _Shown:
             return 0
         if was_asked_to_stop:
             return INTERRUPTED
-        return 1 if dead or self._left else 0
+        return NO if dead or self._left else 0
 
     def _count(self) -> None:
         queues = self._backlog.queues()

@@ -3,19 +3,23 @@
 import argparse
 from typing import Final
 
+from twinbus.cli.arguments import add_json
+from twinbus.cli.printing import print_json
+
 PURPOSE: Final = "make later starts quicker: about a minute once, 200 MB in the user's cache"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    del parser  # there is nothing to choose
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     from twinbus.pipeline.running.session import warm  # noqa: PLC0415  loads Spark
 
-    del options
     path = warm()
-    if path is None:
+    if options.json:
+        print_json({"archive": None if path is None else str(path)})
+    elif path is None:
         print("nothing to make: this Java has no archives of classes, or this Spark is your own")
     else:
         print(path)

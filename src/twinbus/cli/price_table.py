@@ -1,8 +1,7 @@
-"""The table of prices that a command works with, and how amounts and columns are shown."""
+"""The table of prices that a command works with, and how amounts are shown."""
 
 import argparse
 import importlib.resources
-from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -33,15 +32,3 @@ def origin(prices: Prices) -> str:
 def money(amount: Decimal) -> str:
     """To the cent, or as exact as small amounts need it."""
     return f"{amount:,.2f}" if amount == 0 or amount >= 1 else f"{amount:,.4f}"
-
-
-def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int) -> None:
-    """So many columns of text, the others numbers."""
-    lines = [head, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-    for line in lines:
-        cells = [
-            cell.ljust(width) if column < texts else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())

@@ -49,7 +49,9 @@ def find_running(data_dir: Path) -> Running:
         note = Running(**json.loads(path.read_text(encoding="utf-8")))
         socket.create_connection((note.host, note.port), KNOCK_DURATION_S_MAX).close()
     except PermissionError as error:
-        raise ConfigError(f"{path}: only the user who runs the server may read it") from error
+        raise ConfigError(
+            f"{path} is for the user who runs the server; run this as that user"
+        ) from error
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(
             f"no server is running on {data_dir}; start one with `twinbus serve --data {data_dir}`"

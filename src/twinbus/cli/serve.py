@@ -33,14 +33,23 @@ from twinbus.limits import (
     PROFILES,
 )
 from twinbus.server.app import run_server
+from twinbus.telemetry.logs import FORMATS, TEXT, show_log
+from twinbus.telemetry.secrets import KnownSecrets
+from twinbus.telemetry.telemetry import Telemetry, open_telemetry
 
 # What a socket never says; these come without a file name when they are about an open file.
 _DISK_ERRORS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 
 def add_arguments(commands: Commands) -> None:
-    serve = commands.add_parser("serve", help="run a bus in the foreground")
+    serve = commands.add_parser("serve")
     add_data(serve, "where everything is kept; made if it is missing")
+    add_options(serve)
+    serve.set_defaults(run=run)
+
+
+def add_options(serve: argparse.ArgumentParser) -> None:
+    """Everything but where the data is: `twinbus emulator` takes it too."""
     option = serve.add_argument
     option("--host", default=HOST_DEFAULT, metavar="H", help="listen here (default: %(default)s)")
     option(
@@ -89,13 +98,7 @@ def add_arguments(commands: Commands) -> None:
         metavar="SECONDS",
         help="how long a client may take to say what it speaks (default: %(default)s)",
     )
-    option(
-        "--log-level",
-        choices=("debug", "info", "warning", "error"),
-        default="warning",
-        help="what to write to standard error (default: %(default)s)",
-    )
-    serve.set_defaults(run=run)
+    _add_telemetry(serve)
 
 
 def _add_brokers(serve: argparse.ArgumentParser) -> None:
@@ -143,6 +146,29 @@ def _add_watching(serve: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_telemetry(serve: argparse.ArgumentParser) -> None:
+    group = serve.add_argument_group("log and traces")
+    option = group.add_argument
+    option(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="warning",
+        help="what to write to standard error (default: %(default)s)",
+    )
+    option(
+        "--log-format",
+        choices=FORMATS,
+        default=TEXT,
+        help="lines to read, or one JSON object a line (default: %(default)s)",
+    )
+    option(
+        "--traces",
+        metavar="WHERE",
+        help="spans of messages that carry a trace: otlp (where OpenTelemetry's environment "
+        "variables say), console (standard error), or a file; needs twinbus[telemetry]",
+    )
+
+
 def _add_access(serve: argparse.ArgumentParser) -> None:
     group = serve.add_argument_group("TLS and JSON web tokens")
     option = group.add_argument
@@ -170,13 +196,6 @@ def _add_access(serve: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     data_dir: Path = options.data
-    shown = logging.StreamHandler()
-    shown.setLevel(options.log_level.upper())  # what is shown stays so when more is kept
-    logging.basicConfig(
-        level=options.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        handlers=[shown],
-    )
     declared = read_emulator_config(options.config) if options.config else EmulatorConfig()
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -199,7 +218,7 @@ def run(options: argparse.Namespace) -> int:
             brokers=options.brokers,
             stores=load_stores(data_dir, options.store, options.brokers),
         )
-        return asyncio.run(_serve(config))
+        return asyncio.run(_serve(config, _telemetry(options)))
     except OSError as error:
         raise ConfigError(_reason(error, options)) from error
     except DirectoryInUse as error:
@@ -260,7 +279,15 @@ def _jwt(options: argparse.Namespace) -> JwtConfig | None:
     return JwtConfig(options.jwt_issuer, tuple(options.jwt_audience), keys, str(path))
 
 
-async def _serve(config: ServerConfig) -> int:
+def _telemetry(options: argparse.Namespace) -> Telemetry:
+    """From now on this process writes a log."""
+    secrets = KnownSecrets()
+    level = logging.getLevelNamesMapping()[options.log_level.upper()]
+    show_log(options.log_format, level, secrets)
+    return open_telemetry(options.log_format, secrets, options.traces)
+
+
+async def _serve(config: ServerConfig, telemetry: Telemetry) -> int:
     was_ready = False
 
     def ready(port: int) -> None:
@@ -275,7 +302,7 @@ async def _serve(config: ServerConfig) -> int:
             print(text, flush=True)
 
     try:
-        return await run_server(config, ready)
+        return await run_server(config, ready, telemetry)
     finally:
         if was_ready:
             forget_running(config.data_dir)

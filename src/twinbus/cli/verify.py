@@ -1,8 +1,11 @@
 """`twinbus verify`: read every byte of a data directory and say whether it is whole."""
 
 import argparse
+from dataclasses import asdict
 
-from twinbus.cli.arguments import Commands, add_data
+from twinbus.cli.arguments import Commands, add_data, add_json
+from twinbus.cli.exit_codes import NO
+from twinbus.cli.printing import print_json
 from twinbus.config import known_stores
 from twinbus.errors import ConfigError, DirectoryInUse
 from twinbus.storage.disk import OsDisk
@@ -10,8 +13,9 @@ from twinbus.storage.verify import verify
 
 
 def add_arguments(commands: Commands) -> None:
-    parser = commands.add_parser("verify", help="check every checksum of a data directory")
+    parser = commands.add_parser("verify")
     add_data(parser, "a data directory that no server has open")
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -20,6 +24,7 @@ def run(options: argparse.Namespace) -> int:
     if not stores:
         raise ConfigError(f"{options.data} holds no store; give --data a server's data directory")
     is_whole = True
+    documents: list[dict[str, object]] = []
     for store in stores:
         # Opening a disk makes its directory, and looking at something must not make it.
         if not store.is_dir():
@@ -30,8 +35,12 @@ def run(options: argparse.Namespace) -> int:
             raise ConfigError(f"{error}; stop it first") from error
         except OSError as error:
             raise ConfigError(f"cannot read {store} ({error.strerror}); check --data") from error
-        if len(stores) > 1:
-            print(f"{store}:")
-        print(report)
         is_whole = is_whole and report.whole
-    return 0 if is_whole else 1
+        documents.append({"store": str(store), "whole": report.whole, **asdict(report)})
+        if not options.json:
+            if len(stores) > 1:
+                print(f"{store}:")
+            print(report)
+    if options.json:
+        print_json({"whole": is_whole, "stores": documents})
+    return 0 if is_whole else NO

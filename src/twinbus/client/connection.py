@@ -140,6 +140,7 @@ class BusConnection(asyncio.Protocol):
         *,
         wait_s: float,
         credit: int = CREDIT_DEFAULT,
+        receive_and_delete: bool = False,
     ) -> Receiver:
         """Receive from a session, the next available one if none is named.
 
@@ -147,7 +148,8 @@ class BusConnection(asyncio.Protocol):
         """
         source = Source(queue, filter={_SESSION_FILTER: session_id})
         properties: dict[object, object] = {_TIMEOUT: UInt(int(wait_s * 1_000))}
-        return await self._open_receiver(source, credit, UNSETTLED, properties)
+        settle_mode = SETTLED if receive_and_delete else UNSETTLED
+        return await self._open_receiver(source, credit, settle_mode, properties)
 
     async def _open_receiver(
         self,
@@ -265,6 +267,8 @@ class BusConnection(asyncio.Protocol):
         elif isinstance(event, CreditChanged):
             if isinstance(event.link, EgressLink):
                 cast(Sender, event.link.context).send_waiting()
+            else:
+                cast(Receiver, event.link.context).drained()
         elif isinstance(event, LinkAttached):
             cast(Sender | Receiver, event.link.context).agreed()
         elif isinstance(event, LinkDetached):

@@ -24,6 +24,7 @@ from twinbus.errors import InvalidOperation, ServiceError, TwinbusError
 _DURABLE_HEADER: Final = b"\x00\x53\x70\xc0\x02\x01\x41"
 _ABANDONED: Final = modified(True, False)
 _DEFERRED: Final = modified(True, True)
+DRAIN_DURATION_S_MAX: Final = 5.0
 
 
 class ConnectionLost(TwinbusError):
@@ -210,6 +211,7 @@ class Receiver(_Link):
         self._arrived: deque[Received] = deque()
         self._waiters: deque[asyncio.Future[Received | None]] = deque()
         self._settling: dict[int, asyncio.Future[None]] = {}
+        self._draining: asyncio.Future[None] | None = None
         link.context = self
 
     def close(self) -> None:
@@ -286,6 +288,35 @@ class Receiver(_Link):
         self._link.grant(max(0, credit - self._link.unsettled_count))
         self.connection.flush_soon()
 
+    def ask_for(self, count: int) -> None:
+        """Ask for so many more messages and, whatever is settled, for none beyond them.
+
+        For a receiver that was opened without credit.
+        """
+        self._link.credit_window = 0
+        self._link.grant(count)
+        self.connection.flush_soon()
+
+    async def drain(self) -> list[Received]:
+        """Take back what was asked for; gives what has come nevertheless.
+
+        After it nothing more comes: nothing is deleted or locked for somebody who has gone.
+        """
+        if self.error is None and self._link.credit > 0:
+            self._draining = asyncio.get_running_loop().create_future()
+            self._link.credit_window = 0
+            self._link.grant(self._link.credit, drain=True)
+            self.connection.flush_soon()
+            await asyncio.wait([self._draining], timeout=DRAIN_DURATION_S_MAX)
+        arrived = list(self._arrived)
+        self._arrived.clear()
+        return arrived
+
+    def drained(self) -> None:
+        """The bus has used what it was asked for, or given it back."""
+        if self._draining is not None:
+            _finish(self._draining, None)
+
     def delivered(self, event: DeliveryReceived) -> None:
         received = Received(event.delivery_id, event.data, event.settled)
         while self._waiters:
@@ -317,6 +348,7 @@ class Receiver(_Link):
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(error)
+        self.drained()
         self._settling.clear()
         self._waiters.clear()
         self._arrived.clear()
