@@ -370,6 +370,11 @@ def load_identities(
     )
 
 
+def new_identity(name: str, now_utc_ms: int) -> Identity:
+    """A namespace that is born now, with keys of its own."""
+    return _completed(_new_identity(name), None, now_utc_ms)
+
+
 def store_identity(data_dir: Path, *identities: Identity) -> None:
     """Keep the identity for the next start; a file that says the same is left as it was typed."""
     path = data_dir / "server.json"

@@ -133,6 +133,13 @@ REST_WAIT_S_MAX: Final = 55.0  # a receive; more is cut to this: many proxies ha
 XML_DEPTH_MAX: Final = 32
 XML_ELEMENTS_MAX: Final = 1_024  # a description has about 30
 PAGE_COUNT_MAX: Final = 1_000  # entities in one feed; the SDKs ask for 100
+STREAM_STALL_S_MAX: Final = 20.0  # a peer that takes nothing of a stream for so long is dropped
+VIEWERS_MAX: Final = 32  # who looks at the live page at a time; more: ServerBusy
+PAGE_BODY_BYTES_MAX: Final = 65_536  # shown of one message
+PAGE_MESSAGES_MAX: Final = 100  # shown at a time
+PAIR_REPORTS_MAX: Final = 1_000  # of paired clients, kept in memory for a minute
+PAIR_REPORT_BYTES_MAX: Final = 65_536  # of one of them,
+PAIR_REPORTS_BYTES_MAX: Final = 8_388_608  # and of all; more are refused
 
 # --- storage ----------------------------------------------------------------------------------
 SEGMENT_SIZE_BYTES: Final = 67_108_864

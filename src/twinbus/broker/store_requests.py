@@ -107,9 +107,14 @@ def _runtime_of(broker: "Broker", queue: Queue) -> Runtime:
     if isinstance(queue, Topic):
         runtime.sql_filter_count = queue.rules.sql_filter_count
         runtime.correlation_filter_count = queue.rules.correlation_filter_count
+        runtime.rule_count = queue.rules.rule_count
         for subscription in queue.subscriptions.values():
             # A body that several of them share counts for each.
             runtime.size_bytes += subscription.counts().size_bytes
+    elif queue.topic_id:
+        topic = broker.store.entities.get(queue.topic_id)
+        if isinstance(topic, Topic):
+            runtime.rule_count = topic.rules.count_of(queue.entity_id)
     return runtime
 
 

@@ -357,6 +357,7 @@ class Runtime:
         "deferred",
         "is_busy",
         "last_sequence_number",
+        "rule_count",
         "scheduled",
         "size_bytes",
         "sql_filter_count",
@@ -375,6 +376,7 @@ class Runtime:
         self.last_sequence_number = 0
         self.sql_filter_count = 0  # of a topic
         self.correlation_filter_count = 0
+        self.rule_count = 0  # of a subscription, or of all of a topic
 
 
 # --- many messages at once --------------------------------------------------------------------

@@ -250,3 +250,4 @@ def _add(total: Runtime, one: Runtime) -> None:
     total.correlation_filter_count = max(
         total.correlation_filter_count, one.correlation_filter_count
     )
+    total.rule_count = max(total.rule_count, one.rule_count)

@@ -168,3 +168,15 @@ def render_stores(stores: list[StoreReport]) -> str:
         + family("twinbus_store_pending_bytes", GAUGE, "Of sends not durable yet.", pending)
         + family("twinbus_store_disk_free_bytes", GAUGE, "Room left on its disk.", free)
     )
+
+
+def render_traces(exported: int, dropped: int, failed: int) -> str:
+    """Spans, where there are traces."""
+    return _one(
+        "twinbus_trace_spans_exported_total", COUNTER, "Spans that were exported.", exported
+    ) + family(
+        "twinbus_trace_spans_lost_total",
+        COUNTER,
+        "Spans that were not, by why.",
+        [(labels(reason="queue"), dropped), (labels(reason="export"), failed)],
+    )

@@ -34,11 +34,24 @@ class Namespaces:
         self, namespaces: Sequence[Namespace], web_tokens: WebTokens | None = None
     ) -> None:
         self.default = namespaces[0]
-        self._by_name = {namespace.name.lower(): namespace for namespace in namespaces}
+        self._by_name: dict[str, Namespace] = {}
         self._web_tokens = web_tokens
-        assert len(self._by_name) == len(namespaces), "the configuration has checked the names"
+        # Told of every token and password before it is judged: the log is to have none of them.
+        self.on_shown: Callable[[str], None] = _ignore
         for namespace in namespaces:
-            namespace.authorizer.entity_rules = _entity_rules(namespace)
+            self.add(namespace)
+
+    def add(self, namespace: Namespace) -> None:
+        """From now on clients find it."""
+        name = namespace.name.lower()
+        assert name not in self._by_name, "the configuration has checked the names"
+        namespace.authorizer.entity_rules = _entity_rules(namespace)
+        self._by_name[name] = namespace
+
+    def remove(self, namespace: Namespace) -> None:
+        """From now on no client finds it; those that have are the caller's to turn away."""
+        assert namespace is not self.default, "the first is where everything else is looked for"
+        del self._by_name[namespace.name.lower()]
 
     def all(self) -> list[Namespace]:
         return list(self._by_name.values())
@@ -60,6 +73,7 @@ class Namespaces:
 
         `leeway_s` is how long after its expiry a token is still taken.
         """
+        self.on_shown(token_text)
         named = self.by_host(hostname)
         if token_text.startswith(_WEB_TOKEN):
             if self._web_tokens is None:
@@ -81,6 +95,7 @@ class Namespaces:
         self, username: str, password: str, hostname: str | None
     ) -> tuple[Namespace, Grant]:
         """Judge SASL PLAIN the same way."""
+        self.on_shown(password)
         found: tuple[Namespace, Grant] | None = None
         for namespace in self._candidates(self.by_host(hostname)):
             try:
@@ -104,6 +119,10 @@ def _entity_rules(namespace: Namespace) -> Callable[[str], Sequence[EntityRule]]
             return ()
 
     return rules_of
+
+
+def _ignore(credential: str) -> None:
+    """Nobody wants to know."""
 
 
 def _is_address(host: str) -> bool:

@@ -23,6 +23,7 @@ TELL_LOG: Final = 4  # the newest lines of the log, please
 OPEN_STORE: Final = 5  # path
 CLOSE_STORE: Final = 6  # make durable what was decided, and give the directory back
 FAULT: Final = 7  # the plan of what is to go wrong on the store's disk (storage/faulty.py)
+HIDE: Final = 9  # keys that must be in no line of the log
 DURABLE: Final = 8  # number; answered with the same when everything before it is durable
 OPEN_RECEIVER: Final = 10  # number, entity, subqueue, mode, lock or None, exclusive, relays, limit
 #                            and the number of a drain or 0

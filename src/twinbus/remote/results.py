@@ -157,6 +157,7 @@ def _encode_runtime(runtime: Runtime) -> Operation:
         runtime.last_sequence_number,
         runtime.sql_filter_count,
         runtime.correlation_filter_count,
+        runtime.rule_count,
     )
 
 
@@ -173,4 +174,5 @@ def _decode_runtime(fields: Operation) -> Runtime:
     runtime.last_sequence_number = fields[8]
     runtime.sql_filter_count = fields[9]
     runtime.correlation_filter_count = fields[10]
+    runtime.rule_count = fields[11]
     return runtime

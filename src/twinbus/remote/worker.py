@@ -41,6 +41,7 @@ from twinbus.remote.operations import (
     BROKEN,
     CONFIGURE,
     END,
+    HIDE,
     LOG,
     PING,
     PONG,
@@ -52,6 +53,8 @@ from twinbus.server.message_fields import StoredMessageCodec
 from twinbus.storage.disk import OsDisk
 from twinbus.storage.faulty import DiskFaults, FaultyDisk
 from twinbus.storage.store import Store
+from twinbus.telemetry.logs import TEXT, SecretsFilter, TextFormatter, show_log
+from twinbus.telemetry.secrets import KnownSecrets
 
 log = logging.getLogger("twinbus.remote")
 
@@ -62,7 +65,6 @@ BEATS_PER_COUNT: Final = 8
 # Unsent bytes beyond which receivers get no more.
 OUTPUT_BYTES_MAX: Final = 4_194_304
 _PR_SET_PDEATHSIG: Final = 1
-_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class RecentLog(logging.Handler):
@@ -70,7 +72,9 @@ class RecentLog(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.setFormatter(logging.Formatter(_FORMAT))
+        self.secrets = KnownSecrets()  # none yet: CONFIGURE brings them
+        self.setFormatter(TextFormatter())
+        self.addFilter(SecretsFilter(self.secrets))
         self.lines: deque[str] = deque(maxlen=LOG_LINES_MAX)
         self._fresh: deque[str] = deque(maxlen=LOG_LINES_MAX)
 
@@ -79,13 +83,12 @@ class RecentLog(logging.Handler):
         self.lines.append(line)
         self._fresh.append(line)
 
-    def show(self, level: int) -> None:
-        """What others write, to standard error; here more is kept, for diagnostics."""
+    def show(self, log_format: str, level: int) -> None:
+        """To standard error; here more is kept, for diagnostics."""
+        show_log(log_format, level, self.secrets)
         root = logging.getLogger()
         root.setLevel(min(level, logging.INFO))
-        for handler in root.handlers:
-            if handler is not self:
-                handler.setLevel(level)
+        root.addHandler(self)
 
     def take_fresh(self) -> list[str]:
         fresh = list(self._fresh)
@@ -197,7 +200,11 @@ class Worker(asyncio.Protocol):
     def _about_the_process(self, operation: Operation) -> None:
         code = operation[0]
         if code == CONFIGURE:
-            self._recent.show(operation[2]["log_level"])
+            settings = operation[2]
+            self._recent.secrets.add(settings.get("secrets", ()))
+            self._recent.show(settings.get("log_format", TEXT), settings["log_level"])
+        elif code == HIDE:
+            self._recent.secrets.add(operation[2])
         elif code == PING:
             self.say((PONG, ANY, operation[2]))
         elif code == TELL_LOG:
@@ -379,8 +386,7 @@ def main(arguments: list[str]) -> None:
     _leave_no_orphan()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     recent = RecentLog()
-    logging.basicConfig(level=logging.INFO, format=_FORMAT)
-    logging.getLogger().addHandler(recent)
+    recent.show(TEXT, logging.INFO)
     asyncio.run(_serve(descriptor, recent))
 
 

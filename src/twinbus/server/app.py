@@ -16,11 +16,12 @@ from collections.abc import Callable, Coroutine
 from typing import Final
 
 from twinbus import PRODUCT_NAME, __version__
+from twinbus.amqp.composites import AmqpError
 from twinbus.amqp.connection import ConnectionSettings
 from twinbus.amqp.types import Symbol
 from twinbus.certificates import server_context
 from twinbus.clock import Clock, SystemClock
-from twinbus.config import NamespaceConfig, ServerConfig
+from twinbus.config import Identity, NamespaceConfig, ServerConfig
 from twinbus.entities.descriptions import PREFIX_END
 from twinbus.gateway.auth import AuthorizationRule, Authorizer
 from twinbus.gateway.faults import Fault
@@ -38,10 +39,13 @@ from twinbus.server.http_access import HttpAccess
 from twinbus.server.lines import Lines
 from twinbus.server.listener import Listener
 from twinbus.server.meter_requests import MeterRequests
+from twinbus.server.namespace_making import NamespaceMaker
+from twinbus.server.namespace_requests import NamespaceRequests
 from twinbus.server.observation import Observation
 from twinbus.server.rest import RestRouter
 from twinbus.server.router import Router
 from twinbus.server.websocket import WebSocket
+from twinbus.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("twinbus.server")
 
@@ -50,6 +54,7 @@ EXIT_STORE_FAILED: Final = 3
 # 5 ms, while a sync takes less than one.  Comparisons of rates did not settle how much it gives.
 SWITCH_INTERVAL_S: Final = 0.0005
 HANG_UP_TRIES: Final = 50
+NAMESPACE_DELETED: Final = AmqpError("amqp:connection:forced", "The namespace was deleted.")
 SASL_MECHANISMS: Final = ("MSSBCBS", "PLAIN", "ANONYMOUS")
 # Said in every `open`: by this a client knows that it may ask what only a twinbus answers.
 PRODUCT: Final[dict[object, object]] = {
@@ -61,8 +66,9 @@ PRODUCT: Final[dict[object, object]] = {
 class Server:
     """One running server."""
 
-    def __init__(self, config: ServerConfig, clock: Clock) -> None:
+    def __init__(self, config: ServerConfig, clock: Clock, telemetry: Telemetry) -> None:
         self._config = config
+        self._telemetry = telemetry
         self._clock = clock
         self._stopping = asyncio.get_running_loop().create_future()
         self._endpoints: set[AmqpEndpoint] = set()
@@ -73,22 +79,29 @@ class Server:
         """Serve until `stop`; `ready` gets the port.  Returns the exit code."""
         config = self._config
         web_tokens = _web_tokens(config)
-        bus = Bus(config, self._clock, self._failed, self._lose)
-        observation = Observation(config, bus.gateway, bus.health, self._clock, bus.usage)
+        bus = Bus(config, self._clock, self._failed, self._lose, self._telemetry)
+        observation = Observation(
+            config, bus.gateway, bus.health, self._clock, bus.usage, self._telemetry
+        )
         namespaces = Namespaces(
             [self._namespace(each, bus) for each in config.namespaces], web_tokens
         )
+        namespaces.on_shown = self._telemetry.secrets.show
         bus.faults.watch(namespaces, bus.gateway.directory)
         names = [namespace.name for namespace in namespaces.all()]
         tls = server_context(config.data_dir, config.host, self._clock, config.tls, names)
         access = HttpAccess(namespaces, self._clock)
         reports = observation.reports(bus.maker, namespaces, bus.faults.faults.all, access)
+        page = observation.page(bus.maker, namespaces, bus.faults.acting, bus.metering.read, access)
         router = Router(
             RestRouter(access, self._clock),
             AtomRouter(access, self._clock, bus.faults.faults),
             reports,
             bus.faults.router(access),
             MeterRequests(access, bus.metering),
+            NamespaceRequests(access, self._namespace_maker(namespaces, bus)),
+            page.requests,
+            page.pairs,
         )
         listener = self._listener(namespaces, router, bus.faults.lines, tls)
         collector = self._collector = Collector(bus.runner.message_count)
@@ -146,6 +159,8 @@ class Server:
 
     def _namespace(self, config: NamespaceConfig, bus: Bus) -> Namespace:
         identity = config.identity
+        for rule in identity.rules:
+            self._telemetry.secrets.add((rule.primary_key, rule.secondary_key))
         rules = [
             AuthorizationRule(rule.name, rule.rights, rule.primary_key, rule.secondary_key)
             for rule in identity.rules
@@ -162,6 +177,23 @@ class Server:
             prefix="" if is_first else config.name.lower() + PREFIX_END,
             limits=self._config.limits,
         )
+
+    def _namespace_maker(self, namespaces: Namespaces, bus: Bus) -> NamespaceMaker:
+        def make(identity: Identity) -> Namespace:
+            return self._namespace(NamespaceConfig(identity), bus)
+
+        def leave(namespace: Namespace) -> None:
+            """Who has its connection into a namespace keeps nothing when that is deleted."""
+            for fault in bus.faults.faults.all():
+                if fault.namespace == namespace.name.lower():
+                    bus.faults.acting.clear(fault)
+            for endpoint in list(self._endpoints):
+                if endpoint.namespace is namespace:
+                    endpoint.close(NAMESPACE_DELETED)
+
+        identities = [each.identity for each in self._config.namespaces]
+        data_dir = self._config.data_dir
+        return NamespaceMaker(data_dir, identities, namespaces, make, leave, self._clock)
 
     def _lose(self, fault: Fault) -> None:
         """Whoever receives from what a fault is about does so no more."""
@@ -224,12 +256,17 @@ def _web_tokens(config: ServerConfig) -> WebTokens | None:
     return web_tokens.WebTokens(config.jwt.issuer, config.jwt.audiences, keys)
 
 
-async def run_server(config: ServerConfig, ready: Callable[[int], None]) -> int:
+async def run_server(
+    config: ServerConfig, ready: Callable[[int], None], telemetry: Telemetry
+) -> int:
     """Run a server until SIGTERM or SIGINT; `ready` gets the port it listens on."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    server = Server(config, SystemClock())
+    server = Server(config, SystemClock(), telemetry)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         with contextlib.suppress(NotImplementedError):  # not every platform's loop has signals
             loop.add_signal_handler(number, server.stop)
-    return await server.run(ready)
+    try:
+        return await server.run(ready)
+    finally:
+        telemetry.close()

@@ -36,12 +36,13 @@ from twinbus.gateway.supervisor import (
 )
 from twinbus.limits import BROKER_BEAT_MS, BROKER_LAG_MS_MAX, BROKER_SILENT_MS_MAX
 from twinbus.remote.beats import Beat, StoreBeat, decode_beat
-from twinbus.remote.operations import BEAT, BROKEN, FAULT, Operation
+from twinbus.remote.operations import ANY, BEAT, BROKEN, FAULT, HIDE, Operation
 from twinbus.remote.process import BrokerProcess
 from twinbus.remote.store import RemoteStore, dispatch
 from twinbus.server.broker_run import BrokerRun, DiskCounts
 from twinbus.server.diagnostics import LogTail
 from twinbus.storage.disk import OsDisk
+from twinbus.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("twinbus.server")
 
@@ -58,8 +59,9 @@ NO_COUNTS: Final = (0, 0, 0)
 class Brokers:
     """All broker processes of a server, and a link to each store."""
 
-    def __init__(self, config: ServerConfig, clock: Clock) -> None:
+    def __init__(self, config: ServerConfig, clock: Clock, telemetry: Telemetry) -> None:
         self._config = config
+        self._telemetry = telemetry
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         paths = config.store_paths
@@ -80,7 +82,8 @@ class Brokers:
             paths
         )  # of processes that have ended
         self._store_beats: dict[int, StoreBeat] = {}
-        self._log_tail = LogTail()
+        self._log_tail = LogTail(telemetry.secrets)
+        telemetry.secrets.on_added = self._hide
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._started: asyncio.Future[None] = self._loop.create_future()
@@ -196,7 +199,8 @@ class Brokers:
             run.process.send((FAULT, action.store, tuple(self._plans[action.store])))
             self.links[action.store].attach(run.process)
         elif isinstance(action, Close):
-            log.info("store %d leaves broker %d for home", action.store, action.broker)
+            about = {"store": action.store, "broker": action.broker}
+            log.info("store %d leaves broker %d for home", *about.values(), extra=about)
             self.links[action.store].hold()
             self.links[action.store].close()
 
@@ -222,12 +226,24 @@ class Brokers:
         process = BrokerProcess(broker, self._received, self._ended)
         run = self._runs[broker] = BrokerRun(process, self._now_ms())
         try:
-            await process.start({"log_level": self._log_tail.level_shown})
+            await process.start(
+                {
+                    "log_level": self._log_tail.level_shown,
+                    "log_format": self._telemetry.log_format,
+                    "secrets": self._telemetry.secrets.all_keys(),
+                }
+            )
         except OSError as error:
             process.kill()
             run.has_ended = True
             self._supervisor.ended(broker, f"it cannot be started: {error}", self._now_ms())
             self._perform()
+
+    def _hide(self, keys: list[str]) -> None:
+        """Keys that are new; a process that starts later is told of all."""
+        for run in self._runs:
+            if run is not None and not run.has_ended:
+                run.process.send((HIDE, ANY, keys))
 
     def _received(self, process: BrokerProcess, operations: list[Operation]) -> None:
         run = self._runs[process.index]
@@ -283,7 +299,9 @@ class Brokers:
 
     def _store_opened(self, store: int, listed: list[Listed]) -> None:
         broker = self._holder_of(store)
-        log.info("store %d is open at broker %d: %d entities", store, broker, len(listed))
+        about = {"store": store, "broker": broker}
+        text = "store %d is open at broker %d: %d entities"
+        log.info(text, store, broker, len(listed), extra=about)
         self.on_listing(store, listed)
         self._supervisor.store_opened(broker, store, self._now_ms())
         self._perform()
@@ -304,7 +322,8 @@ class Brokers:
         self._store_beats.pop(store, None)
         if run is not None:
             run.logged(lines)
-        log.error("store %d failed at broker %d: %s", store, broker, text)
+        about = {"store": store, "broker": broker}
+        log.error("store %d failed at broker %d: %s", store, broker, text, extra=about)
         self._supervisor.store_failed(broker, store, text, self._now_ms())
         self._perform()
 
@@ -312,7 +331,7 @@ class Brokers:
 
     def _diagnose(self, broker: int, reason: str) -> None:
         """Have a bundle written; if the process still runs, it is killed after that."""
-        log.error("broker %d: %s", broker, reason)
+        log.error("broker %d: %s", broker, reason, extra={"broker": broker})
         run = self._runs[broker]
         assert run is not None, "who was never started cannot be in trouble"
         self._let_go(run, f"broker {broker} is in trouble")

@@ -9,17 +9,18 @@ compared with the catalog then.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Final
 
-from twinbus.broker.links import DOWN
+from twinbus.broker.links import DOWN, StoreLink
 from twinbus.clock import Clock
 from twinbus.config import ServerConfig
 from twinbus.entities.commands import Listed, ListEntities
 from twinbus.entities.partitions import shown_name
 from twinbus.errors import ServiceError
 from twinbus.gateway.asking import ask
+from twinbus.gateway.directory import Entity
 from twinbus.gateway.faults import Fault
 from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.health import HealthSource
@@ -34,12 +35,13 @@ from twinbus.server.brokers import Brokers
 from twinbus.server.fault_effects import FaultEffects
 from twinbus.server.faulting import ServerFaults
 from twinbus.server.local_broker import LocalBroker
-from twinbus.server.message_fields import StoredMessageCodec
+from twinbus.server.message_fields import StoredMessageCodec, read_keys
 from twinbus.server.metering import Metering
 from twinbus.server.usage import LocalHealth
 from twinbus.storage.catalog import CatalogFile
 from twinbus.storage.disk import OsDisk
 from twinbus.storage.meter_log import MeterLog, read_meter
+from twinbus.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("twinbus.server")
 
@@ -56,9 +58,11 @@ class Bus:
         clock: Clock,
         on_failure: Callable[[BaseException], None],
         lose: Callable[[Fault], None],
+        telemetry: Telemetry,
     ) -> None:
         """`lose` detaches the receivers that a fault is about."""
         self._clock = clock
+        self._telemetry = telemetry
         self._loop = asyncio.get_running_loop()
         self.usage = Usage()  # of this process
         self._catalog: CatalogFile | None = None
@@ -75,12 +79,12 @@ class Bus:
             self.health = LocalHealth(self.runner.links, paths, self.usage)
             effects, broker_count = self.runner.effects, 0
         else:
-            self.runner = self.health = effects = Brokers(config, clock)
+            self.runner = self.health = effects = Brokers(config, clock, telemetry)
             broker_count = config.brokers
             self.runner.on_listing = self._listed
             self._catalog = CatalogFile(OsDisk(config.data_dir / "catalog"))
         self.faults = ServerFaults(self.runner.links, broker_count, effects, lose, clock)
-        self.gateway = Gateway([*self.faults.links], clock)
+        self.gateway = Gateway(self._traced(self.faults.links, config), clock)
         self.metering = _metering(config, self.gateway, clock)
         self.maker = Maker(self.gateway, self._catalog or NoCatalog())
         links, directory = self.gateway.links, self.gateway.directory
@@ -105,7 +109,9 @@ class Bus:
         else:
             directory.load([(0, await ask(self.gateway.links[0], ListEntities()))])
         self._relays.load()
-        directory.on_changed = self._relays.entity_changed
+        for entity in directory.by_id.values():
+            self._telemetry.hide_keys_of(entity)
+        directory.on_changed = self._entity_changed
         self._is_started = True
         if self._listings:  # of a store that came up while the others were looked at
             self._run(self._restore_again())
@@ -124,7 +130,16 @@ class Bus:
         if self._catalog is not None:
             self._catalog.close()
 
+    def _traced(self, links: Sequence[StoreLink], config: ServerConfig) -> list[StoreLink]:
+        return self._telemetry.traced(
+            links, _read_id, config.namespaces[0].name, lambda: self.gateway.directory
+        )
+
     # -- what changes ----------------------------------------------------------------------------
+
+    def _entity_changed(self, entity: Entity) -> None:
+        self._telemetry.hide_keys_of(entity)
+        self._relays.entity_changed(entity)
 
     def _listed(self, store: int, listed: list[Listed]) -> None:
         """A store is up; at start all of them are looked at together."""
@@ -188,6 +203,10 @@ class Bus:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _read_id(stored: bytes) -> str | None:
+    return read_keys(stored)[0]
 
 
 def _metering(config: ServerConfig, gateway: Gateway, clock: Clock) -> Metering:

@@ -8,7 +8,7 @@
 
 The newest bundles are kept and older ones removed.  Nothing here may be waited for: a disk that
 does not answer may be the very thing that is wrong, so callers run it on a thread and go on without
-it.  No secrets: neither configuration nor messages are read, and the log has none in it.
+it.  No secrets: neither configuration nor messages are read, and log lines are searched for them.
 """
 
 import json
@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import Final
 
 from twinbus.limits import DIAGNOSTICS_LOG_LINES_MAX, DIAGNOSTICS_MAX
+from twinbus.telemetry.logs import SecretsFilter, TextFormatter
+from twinbus.telemetry.secrets import KnownSecrets
 
 # What the kernel tells of a process, and of each of its threads, that cannot tell it itself.
 _OF_PROCESS: Final = ("status", "limits")
 _OF_THREAD: Final = ("comm", "wchan", "syscall", "stack")
 _THREADS_MAX: Final = 100
 _PROC: Final = Path("/proc")
-_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,10 @@ class Evidence:
 class LogTail(logging.Handler):
     """Keeps the newest lines of this process's log, more than are shown: from INFO on."""
 
-    def __init__(self, count: int = DIAGNOSTICS_LOG_LINES_MAX) -> None:
+    def __init__(self, secrets: KnownSecrets, count: int = DIAGNOSTICS_LOG_LINES_MAX) -> None:
         super().__init__()
-        self.setFormatter(logging.Formatter(_FORMAT))
+        self.setFormatter(TextFormatter())
+        self.addFilter(SecretsFilter(secrets))
         self._lines: deque[str] = deque(maxlen=count)
         self._logger = logging.getLogger("twinbus")
         self._level = self._logger.level

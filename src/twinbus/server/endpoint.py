@@ -93,6 +93,7 @@ class AmqpEndpoint(asyncio.Protocol):
         self.transactions = GatewayTransactions(
             self._gateway, default.clock, secrets.token_bytes(8)
         )
+        self._peer = ""  # address and port, once it is connected
         self._blocked = False  # the socket's buffer is full
         self._held_back = False  # a receiver has been told to wait for the next flush
         self._deadlines = deadlines
@@ -127,6 +128,8 @@ class AmqpEndpoint(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self._peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local"
         self._transport.set_write_buffer_limits(high=OUTPUT_BUFFER_BYTES_MAX)
         self._arm_ticker()
 
@@ -164,6 +167,7 @@ class AmqpEndpoint(asyncio.Protocol):
                 link.context.writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        log.debug("connection lost", extra=self._about())
         if self._ticker is not None:
             self._ticker.cancel()
         self._transport = None
@@ -217,7 +221,8 @@ class AmqpEndpoint(asyncio.Protocol):
             self._opened()
         elif isinstance(event, ConnectionClosed):
             if event.error is not None:
-                log.info("connection closed: %s", event.error)
+                reason = f"{event.error.condition}: {event.error.description}"
+                log.info("connection closed: %s", reason, extra=self._about())
             self._close_transport()
 
     def _authenticate(self, event: SaslInitReceived) -> None:
@@ -227,7 +232,8 @@ class AmqpEndpoint(asyncio.Protocol):
                 self._claim_by_password(event)
             elif event.mechanism == "EXTERNAL":
                 self._claim_by_certificate(event)
-        except Unauthorized:
+        except Unauthorized as error:
+            log.info("refused by SASL %s: %s", event.mechanism, error, extra=self._about())
             self._dispatch_all(self.connection.sasl_refuse())
             return
         self._dispatch_all(self.connection.sasl_accept())
@@ -246,6 +252,15 @@ class AmqpEndpoint(asyncio.Protocol):
         named = self.namespaces.by_host(self._hostname(event.hostname))
         self._settle_namespace(named or self.namespaces.default)
         self.grants.append(grant)
+
+    def _about(self, entity: str = "") -> dict[str, object]:
+        """For the log: whom a line is about."""
+        about: dict[str, object] = {"connection": self._peer}
+        if self._is_settled:
+            about["namespace"] = self.namespace.name
+        if entity:
+            about["entity"] = entity
+        return about
 
     # -- the namespace ---------------------------------------------------------------------------
 
@@ -270,6 +285,7 @@ class AmqpEndpoint(asyncio.Protocol):
         except Unauthorized as error:
             self.close(amqp_error(error))
             return
+        log.debug("connection opened", extra=self._about())
         self._arm_ticker()
 
     def _attach(self, link: Link) -> None:
@@ -280,8 +296,10 @@ class AmqpEndpoint(asyncio.Protocol):
         try:
             context = attach_link(self, link)
         except ServiceError as error:
+            log.info("link refused: %s", error, extra=self._about())
             link.refuse(amqp_error(error))
             return
+        log.debug("link attached", extra=self._about(context.path))
         link.context = context
         link.lingers = True
         self._links.add(link)
@@ -314,8 +332,12 @@ class AmqpEndpoint(asyncio.Protocol):
     def put_token(self, token: str, audience: str) -> Grant:
         """Judge a token, which may settle for which namespace this connection is."""
         hostname = self.namespace.name if self._is_settled else None
-        namespace, grant = self.namespaces.check_token(token, audience, hostname, self.now_s())
-        self._settle_namespace(namespace)
+        try:
+            namespace, grant = self.namespaces.check_token(token, audience, hostname, self.now_s())
+            self._settle_namespace(namespace)
+        except Unauthorized as error:
+            log.info("token refused: %s", error, extra=self._about())
+            raise
         return grant
 
     def allowed(self, right: str, path: str) -> bool:
@@ -343,7 +365,8 @@ class AmqpEndpoint(asyncio.Protocol):
         self._arm_ticker()
         age_s = (self.mono_ms() - self._started_ms) / 1_000
         if not self.is_open and age_s > self._deadlines.handshake_s:
-            log.info("connection closed: the handshake took longer than allowed")
+            reason = "connection closed: the handshake took longer than allowed"
+            log.info(reason, extra=self._about())
             self._close_transport()
             return
         if not self.grants and age_s > self._deadlines.cbs_s:

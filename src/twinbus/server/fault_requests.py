@@ -73,9 +73,9 @@ class FaultRouter:
             return Response(204, b"")
         if len(segments) == 1 and request.method == "POST":
             wanted = self._scoped(read_wanted(request.body), namespace)
-            return _json(201, self._document(self._faults.add(wanted)))
+            return _json(201, fault_document(self._faults, self._faults.add(wanted)))
         if len(segments) == 1 and request.method in ("GET", "HEAD"):
-            found = [self._document(fault) for fault in self._meant(namespace, [])]
+            found = [fault_document(self._faults, fault) for fault in self._meant(namespace, [])]
             return _json(200, {"faults": found})
         allowed = _ALLOWED[len(segments)]
         return _json(405, {"error": f"Allowed are {allowed}."}, (("Allow", allowed),))
@@ -84,13 +84,10 @@ class FaultRouter:
         """The faults of this namespace: the one with this id, or all."""
         faults = self._faults.faults
         found = [faults.get(fault_id) for fault_id in ids] if ids else faults.all()
-        meant = [fault for fault in found if self._owns(namespace, fault)]
+        meant = [fault for fault in found if owns(namespace, self._first, fault)]
         if ids and not meant:
             raise EntityNotFound(f"No fault {ids[0][:64]} is in force.")
         return meant
-
-    def _owns(self, namespace: Namespace, fault: Fault) -> bool:
-        return namespace is self._first or fault.namespace == namespace.name.lower()
 
     def _scoped(self, wanted: Wanted, namespace: Namespace) -> Wanted:
         """Who names no namespace means his own."""
@@ -104,21 +101,28 @@ class FaultRouter:
             )
         return wanted
 
-    def _document(self, fault: Fault) -> dict[str, object]:
-        remaining_ms = self._faults.remaining_ms(fault)
-        document: dict[str, object] = {"id": fault.fault_id, "kind": fault.kind.name}
-        for key in ("namespace", "entity", "store", "broker"):
-            if getattr(fault, key) is not None:
-                document[key] = getattr(fault, key)
-        if fault.partitions:
-            document["partition"] = sorted(fault.partitions)
-        if fault.kind.is_likely:
-            document["probability"] = fault.probability
-        if fault.kind.has_delay:
-            document["delay_ms"] = fault.delay_ms
-        document["remaining_s"] = None if remaining_ms is None else remaining_ms / 1_000
-        document["acted"] = self._faults.acted(fault)
-        return document
+
+def owns(namespace: Namespace, first: Namespace, fault: Fault) -> bool:
+    """Does a namespace see this fault?  The first one sees all of them."""
+    return namespace is first or fault.namespace == namespace.name.lower()
+
+
+def fault_document(faults: ActingFaults, fault: Fault) -> dict[str, object]:
+    """A fault in force, as everybody is shown it."""
+    remaining_ms = faults.remaining_ms(fault)
+    document: dict[str, object] = {"id": fault.fault_id, "kind": fault.kind.name}
+    for key in ("namespace", "entity", "store", "broker"):
+        if getattr(fault, key) is not None:
+            document[key] = getattr(fault, key)
+    if fault.partitions:
+        document["partition"] = sorted(fault.partitions)
+    if fault.kind.is_likely:
+        document["probability"] = fault.probability
+    if fault.kind.has_delay:
+        document["delay_ms"] = fault.delay_ms
+    document["remaining_s"] = None if remaining_ms is None else remaining_ms / 1_000
+    document["acted"] = faults.acted(fault)
+    return document
 
 
 def read_wanted(body: bytes) -> Wanted:

@@ -1,9 +1,9 @@
 """`GET /health`: is the server ready, and if asked for, what is wrong with which part of it.
 
-Anybody may ask whether it is ready: the answer names nothing.  Details are for observers
-(observers.py), who ask with a token or `?detail`:
+Anybody may ask whether it is ready: the answer names nothing but the version.  Details are for
+observers (observers.py), who ask with a token or `?detail`:
 
-    {"status": "degraded", "message": …,
+    {"status": "degraded", "message": …, "version": …,
      "brokers": [{"broker": 0, "state": "up", …}],
      "stores": [{"store": 0, "health": "down", …}],
      "entities": [{"namespace": …, "entity": …, "availability": "Limited",
@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any, Final
 
+from twinbus import __version__
 from twinbus.gateway.directory import Entity
 from twinbus.gateway.faults import Fault
 from twinbus.gateway.gateway import Gateway
@@ -73,11 +74,15 @@ class HealthRequests:
     async def answer(self, request: Request) -> Response:
         brokers, stores = self._source.brokers(), self._source.stores()
         status = server_status(brokers, stores)
-        document: dict[str, Any] = {"status": status, "message": _MESSAGES[status]}
+        document: dict[str, Any] = {
+            "status": status,
+            "message": _MESSAGES[status],
+            "version": __version__,
+        }
         if "detail" in request.query or AUTHORIZATION in request.headers:
             seen = self._observers.scope(request)
-            document["brokers"] = [_broker(each) for each in brokers]
-            document["stores"] = [_store(each) for each in stores]
+            document["brokers"] = [broker_document(each) for each in brokers]
+            document["stores"] = [store_document(each) for each in stores]
             document["throttled"] = self._throttle.pressures()
             await self._add_entities(document, stores, seen)
         code = HTTPStatus.SERVICE_UNAVAILABLE if status == UNHEALTHY else HTTPStatus.OK
@@ -133,7 +138,7 @@ async def entities_of(namespace: Namespace) -> list[Entity]:
     return found
 
 
-def _broker(report: BrokerReport) -> dict[str, Any]:
+def broker_document(report: BrokerReport) -> dict[str, Any]:
     return {
         "broker": report.broker,
         "state": report.state,
@@ -146,7 +151,7 @@ def _broker(report: BrokerReport) -> dict[str, Any]:
     }
 
 
-def _store(report: StoreReport) -> dict[str, Any]:
+def store_document(report: StoreReport) -> dict[str, Any]:
     return {
         "store": report.store,
         "health": HEALTH_NAMES[report.health],

@@ -5,6 +5,9 @@ keep more of a peer than one request head, one body and one read of what comes a
 is how a peer that hangs up while its request is answered gets noticed.  Whatever a peer sends ends
 in an answer or a closed connection, never in an exception.
 
+An answer may also go on: a stream of pieces, each whole by itself, for as long as there are any.  A
+peer that reads slowly misses some of them, and one that does not read at all is dropped.
+
 The listener calls `connection_made` and then `data_received` with the bytes it has looked at.
 """
 
@@ -12,7 +15,8 @@ import asyncio
 import logging
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final, Protocol
@@ -28,6 +32,7 @@ from twinbus.limits import (
     HTTP_HEAD_BYTES_MAX,
     HTTP_IDLE_DURATION_S_MAX,
     HTTP_REQUEST_DURATION_S_MAX,
+    STREAM_STALL_S_MAX,
     THROTTLE_ADVICE_S,
 )
 from twinbus.server.lines import Line
@@ -97,7 +102,7 @@ class Response:
     101 gives the connection away, to the protocol that the server has for it.
     """
 
-    __slots__ = ("body", "content_type", "headers", "status", "when_unsent")
+    __slots__ = ("body", "content_type", "headers", "status", "stream", "when_unsent")
 
     def __init__(
         self,
@@ -110,6 +115,9 @@ class Response:
         self.body = body
         self.content_type = content_type
         self.headers = headers
+        # In place of a body: pieces, until there are no more.  Whoever gives them ends them when
+        # the request's `when_gone` is called.
+        self.stream: AsyncGenerator[bytes, None] | None = None
         # Called when the peer was gone before its answer could be written.
         self.when_unsent: Callable[[], None] | None = None
 
@@ -299,15 +307,21 @@ class HttpProtocol(asyncio.Protocol):
         try:
             response = await self._router.answer(request)
         except ServiceError as error:
+            if error.http_status == HTTPStatus.UNAUTHORIZED:
+                log.info("request refused: %s", error, extra={"connection": request.peer})
             response = error_response(error.http_status, str(error), _advice(error))
         except Exception:  # one request must not take the server down
             log.exception("request failed method=%s", request.method)
             response = error_response(500, "The server failed to answer; see its log.")
-        self._answering = self._request = None
         if self._transport is None or self._transport.is_closing():
+            self._answering = self._request = None
             if response.when_unsent is not None:
                 response.when_unsent()
             return
+        if response.stream is not None:
+            await self._send_stream(response, response.stream)
+            return
+        self._answering = self._request = None
         if response.status == HTTPStatus.SWITCHING_PROTOCOLS:
             self._switch(response)
             return
@@ -321,6 +335,31 @@ class HttpProtocol(asyncio.Protocol):
             self._arm(HTTP_IDLE_DURATION_S_MAX)
         else:
             self._await_request()
+
+    async def _send_stream(self, response: Response, stream: AsyncGenerator[bytes, None]) -> None:
+        """Send pieces while there are any; the connection ends with them."""
+        self._write(self._http.send(self._response_head(response, close=True)))
+        loop = asyncio.get_running_loop()
+        full_since_s: float | None = None
+        try:
+            async with aclosing(stream) as pieces:
+                async for piece in pieces:
+                    if self._transport is None or self._transport.is_closing():
+                        break
+                    if not self._output_is_full:
+                        full_since_s = None
+                        self._write(self._http.send(h11.Data(data=piece)))
+                    elif full_since_s is None:
+                        full_since_s = loop.time()
+                    elif loop.time() - full_since_s > STREAM_STALL_S_MAX:
+                        self._transport.abort()
+                        break
+        except Exception:  # one stream must not take the server down
+            log.exception("a stream failed")
+        self._answering = self._request = None
+        if self._transport is not None and not self._transport.is_closing():
+            self._write(self._http.send(h11.EndOfMessage()))
+            self._close()
 
     def _switch(self, response: Response) -> None:
         """Give the connection away, with whatever has come behind the request."""
@@ -367,6 +406,13 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.write_eof()
 
     def _send(self, response: Response, *, close: bool) -> None:
+        data = self._http.send(self._response_head(response, close=close)) or b""
+        if self._head is None or self._head.method != b"HEAD":
+            data += self._http.send(h11.Data(data=response.body)) or b""
+        data += self._http.send(h11.EndOfMessage()) or b""
+        self._write(data)
+
+    def _response_head(self, response: Response, *, close: bool) -> h11.Response:
         headers = [
             ("Date", formatdate(self._clock.now().utc_ms // 1000, usegmt=True)),
             ("Server", "twinbus"),
@@ -375,16 +421,12 @@ class HttpProtocol(asyncio.Protocol):
         ]
         if response.status != HTTPStatus.NO_CONTENT:  # which has no body to speak of
             headers.append(("Content-Type", response.content_type))
-            headers.append(("Content-Length", str(len(response.body))))
+            if response.stream is None:
+                headers.append(("Content-Length", str(len(response.body))))
         if close:
             headers.append(("Connection", "close"))
         reason = HTTPStatus(response.status).phrase
-        head = h11.Response(status_code=response.status, headers=headers, reason=reason)
-        data = self._http.send(head) or b""
-        if self._head is None or self._head.method != b"HEAD":
-            data += self._http.send(h11.Data(data=response.body)) or b""
-        data += self._http.send(h11.EndOfMessage()) or b""
-        self._write(data)
+        return h11.Response(status_code=response.status, headers=headers, reason=reason)
 
     def _write(self, data: bytes | None) -> None:
         if self._transport is not None and data:

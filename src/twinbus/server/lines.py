@@ -6,9 +6,10 @@
 A protocol writes to its line as to a transport.  While no connection fault is in force a line only
 passes on, and what comes in does not even go through it.
 
-Whoever asks about faults or health must get through, or no fault could be cleared: a connection
-that begins with such a request is never touched.  To which namespace a connection belongs is known
-by its host name, by its protocol once that is settled, or because there is only one.
+Whoever asks about faults or health, or opens the page, must get through, or no fault could be
+cleared: a connection that begins with such a request is never touched.  To which namespace a
+connection belongs is known by its host name, by its protocol once that is settled, or because there
+is only one.
 """
 
 import asyncio
@@ -28,7 +29,9 @@ from twinbus.server.client_certificates import asked_host
 
 LATE_INPUT_BYTES_MAX: Final = 1_048_576  # held back of one connection; then nothing more is read
 
-_CONTROL: Final = re.compile(rb"[A-Z]+ /((\$|%24)faults|health|metrics)[/? ]", re.IGNORECASE)
+_CONTROL: Final = re.compile(
+    rb"[A-Z]+ /(((\$|%24)(faults|page)|health|metrics)[/? ]| )", re.IGNORECASE
+)
 _HOST: Final = re.compile(rb"\r\nhost:[ \t]*([^\r\n]{1,255})", re.IGNORECASE)
 # SO_LINGER with a time of zero: closing sends RST, and what was under way is lost.
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)

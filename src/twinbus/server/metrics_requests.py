@@ -22,6 +22,7 @@ from twinbus.gateway.metrics_text import (
     render_partitions,
     render_server,
     render_stores,
+    render_traces,
 )
 from twinbus.gateway.namespace import Namespace
 from twinbus.gateway.namespaces import Namespaces
@@ -30,6 +31,7 @@ from twinbus.server.health import entities_of
 from twinbus.server.http import Request, Response
 from twinbus.server.observers import Observers
 from twinbus.server.usage import Sampler, memory_there_is
+from twinbus.telemetry.telemetry import Telemetry
 
 ENTITIES_MAX: Final = 10_000  # shown; a namespace of Service Bus has no more
 _SLICE: Final = 250
@@ -47,6 +49,7 @@ class MetricsRequests:
         throttle: Throttle,
         sampler: Sampler,
         observers: Observers,
+        telemetry: Telemetry,
     ) -> None:
         self._source = source
         self._gateway = gateway
@@ -55,6 +58,7 @@ class MetricsRequests:
         self._throttle = throttle
         self._sampler = sampler
         self._observers = observers
+        self._telemetry = telemetry
         self._mutex = asyncio.Lock()
         self._memory_bytes = memory_there_is()
 
@@ -71,6 +75,7 @@ class MetricsRequests:
             render_server(metrics, self._throttle, usage, self._memory_bytes).encode(),
             render_brokers(self._source.brokers()).encode(),
             render_stores(self._source.stores()).encode(),
+            self._traces().encode(),
         ]
         entities = [(each, entity) for each in namespaces for entity in await entities_of(each)]
         entities = entities[:ENTITIES_MAX]
@@ -97,6 +102,10 @@ class MetricsRequests:
             )
             for (namespace, entity), runtime in zip(entities, runtimes, strict=True)
         ]
+
+    def _traces(self) -> str:
+        counts = self._telemetry.trace_counts
+        return "" if counts is None else render_traces(*counts)
 
     def _partitions(self, entities: list[tuple[Namespace, Entity]]) -> str:
         links = self._gateway.links

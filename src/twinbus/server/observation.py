@@ -1,4 +1,4 @@
-"""Throttle, samples and reports of one server, put together."""
+"""Throttle, samples, reports and page of one server, put together."""
 
 from collections.abc import Callable
 
@@ -10,12 +10,16 @@ from twinbus.gateway.health import HealthSource
 from twinbus.gateway.making import Maker
 from twinbus.gateway.namespaces import Namespaces
 from twinbus.gateway.throttle import Throttle, Usage
+from twinbus.server.fault_effects import ActingFaults
 from twinbus.server.health import HealthRequests
 from twinbus.server.http_access import HttpAccess
 from twinbus.server.metrics_requests import MetricsRequests
 from twinbus.server.observers import Observers
+from twinbus.server.page import Page
+from twinbus.server.page_cost import Reader
 from twinbus.server.reports import Reports
 from twinbus.server.usage import Sampler, fitted
+from twinbus.telemetry.telemetry import Telemetry
 
 
 class Observation:
@@ -28,20 +32,28 @@ class Observation:
         source: HealthSource,
         clock: Clock,
         usage: Usage,
+        telemetry: Telemetry,
     ) -> None:
         self.throttle = Throttle(fitted(config.thresholds), config.limits)
         gateway.set_throttle(self.throttle)
         self._gateway = gateway
+        self._telemetry = telemetry
         self._source = source
         self._sampler = Sampler(self.throttle, source, clock, usage, gateway.look_at_throttle)
         gateway.set_throttle(self.throttle)
         self._is_open = config.open_metrics
+        self._clock = clock
+        self._page: Page | None = None
 
     def start(self) -> None:
         self._sampler.start()
+        if self._page is not None:
+            self._page.start()
 
     def stop(self) -> None:
         self._sampler.stop()
+        if self._page is not None:
+            self._page.stop()
 
     def reports(
         self,
@@ -55,6 +67,37 @@ class Observation:
         gateway, source, throttle = self._gateway, self._source, self.throttle
         health = HealthRequests(source, gateway, namespaces, throttle, faults, observers)
         metrics = MetricsRequests(
-            source, gateway, maker, namespaces, throttle, self._sampler, observers
+            source,
+            gateway,
+            maker,
+            namespaces,
+            throttle,
+            self._sampler,
+            observers,
+            self._telemetry,
         )
         return Reports(health, metrics)
+
+    def page(
+        self,
+        maker: Maker,
+        namespaces: Namespaces,
+        faults: ActingFaults,
+        metered: Reader,
+        access: HttpAccess,
+    ) -> Page:
+        """What answers the page; it works for as long as this does."""
+        self._page = Page(
+            self._source,
+            self._gateway,
+            maker,
+            namespaces,
+            self.throttle,
+            self._sampler.usage,
+            faults,
+            metered,
+            access,
+            Observers(access, self._is_open),
+            self._clock,
+        )
+        return self._page

@@ -23,6 +23,7 @@ from twinbus.server.metrics_requests import MetricsRequests
 from twinbus.server.observers import Observers
 from twinbus.server.reports import Reports
 from twinbus.server.usage import Sampler
+from twinbus.telemetry.telemetry import Telemetry
 
 T = TypeVar("T")
 
@@ -90,6 +91,7 @@ class Observed:
             self.throttle,
             sampler,
             observers,
+            Telemetry(),
         )
         self._reports = Reports(health, metrics)
 

@@ -14,6 +14,7 @@ from twinbus.entities.descriptions import QueueDescription
 from twinbus.gateway.faults import Fault
 from twinbus.server.app import Server
 from twinbus.server.bus import Bus
+from twinbus.telemetry.telemetry import Telemetry
 
 
 def config(data_dir: Path, brokers: int = 1) -> ServerConfig:
@@ -28,14 +29,14 @@ def make_bus(config: ServerConfig) -> Bus:
     def lose(fault: Fault) -> None:
         raise AssertionError("there are no faults")
 
-    return Bus(config, SystemClock(), failed, lose)
+    return Bus(config, SystemClock(), failed, lose, Telemetry())
 
 
 def test_who_is_told_to_stop_while_it_starts_never_gets_ready(tmp_path: Path) -> None:
     ready: list[int] = []
 
     async def run() -> int:
-        server = Server(config(tmp_path), SystemClock())
+        server = Server(config(tmp_path), SystemClock(), Telemetry())
         server.stop()
         return await server.run(ready.append)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from twinbus.limits import DIAGNOSTICS_MAX
 from twinbus.server.diagnostics import Evidence, LogTail, read_process, write_bundle
+from twinbus.telemetry.secrets import KnownSecrets
 
 EVIDENCE = Evidence(
     broker=1,
@@ -93,7 +94,7 @@ def test_a_process_that_is_gone_is_no_error() -> None:
 def test_the_newest_log_lines_are_kept_though_they_are_not_shown() -> None:
     ours = logging.getLogger("twinbus")
     before = ours.level
-    tail = LogTail(2)
+    tail = LogTail(KnownSecrets(), 2)
     tail.begin()
     try:
         for number in range(3):
@@ -102,7 +103,7 @@ def test_the_newest_log_lines_are_kept_though_they_are_not_shown() -> None:
     finally:
         tail.end()
     logging.getLogger("twinbus.test").error("too late")
-    assert [line.split(" ", 2)[2] for line in tail.lines()] == [
+    assert [line.split(" ", 1)[1] for line in tail.lines()] == [
         "INFO twinbus.test: broker=1",
         "INFO twinbus.test: broker=2",
     ]

@@ -7,6 +7,7 @@ import pytest
 import pytest_asyncio
 
 from tests.unit.server.observed import Observed, get
+from twinbus import __version__
 from twinbus.broker.links import DOWN, SLOW
 from twinbus.clock import Now
 from twinbus.entities.descriptions import QueueDescription
@@ -36,7 +37,7 @@ async def health(scene: Observed, *, detail: bool = False, **headers: str) -> di
 
 
 async def test_what_the_emulator_says(scene: Observed) -> None:
-    expected = {"status": "healthy", "message": "twinbus is ready."}
+    expected = {"status": "healthy", "message": "twinbus is ready.", "version": __version__}
     assert await health(scene) == expected
     away = await scene.ask(get("/health", peer="192.0.2.1"))
     assert json.loads(away.body) == expected

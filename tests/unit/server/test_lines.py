@@ -221,6 +221,8 @@ async def test_a_namespace_that_is_cut_off(place: Place) -> None:  # A-5
         b"GET /$faults HTTP/1.1\r\n",
         b"DELETE /%24faults/3 HTTP/1.1\r\n",
         b"GET /health HTTP/1.1\r\n",
+        b"GET / HTTP/1.1\r\n",
+        b"GET /$page/state?top=1 HTTP/1.1\r\n",
     ],
 )
 async def test_faults_can_always_be_cleared(place: Place, request_line: bytes) -> None:
@@ -236,10 +238,10 @@ async def test_faults_can_always_be_cleared(place: Place, request_line: bytes) -
 async def test_whose_connection_it_is_by_its_host(place: Place) -> None:
     place.only = None
     place.faults.add(Wanted("refuse-connections", namespace="second"), NOW)
-    await conversation(place, b"GET / HTTP/1.1\r\nHost: first.localhost\r\n\r\n")
-    await conversation(place, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    await conversation(place, b"GET /q HTTP/1.1\r\nHost: first.localhost\r\n\r\n")
+    await conversation(place, b"GET /q HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     reader, writer = await place.dial()
-    writer.write(b"GET / HTTP/1.1\r\nX: y\r\nhost:  second.localhost:80\r\n\r\n")
+    writer.write(b"GET /q HTTP/1.1\r\nX: y\r\nhost:  second.localhost:80\r\n\r\n")
     assert await is_reset(reader)
 
 

@@ -33,7 +33,8 @@ class Others:
 
 def route(access: Nobody) -> Router:
     messages = RestRouter(access, None)  # type: ignore[arg-type]
-    others = [Others(name) for name in (b"entities", b"reports", b"faults", b"meter")]
+    names = (b"entities", b"reports", b"faults", b"meter", b"namespaces", b"page", b"pairs")
+    others = [Others(name) for name in names]
     return Router(messages, *others)
 
 
@@ -96,6 +97,8 @@ async def test_the_rest_goes_elsewhere() -> None:
         ("/metrics", 200, b"reports"),
         ("/$faults", 200, b"faults"),
         ("/$meter", 200, b"meter"),
+        ("/$Page/state", 200, b"page"),
+        ("/%24pairs/one", 200, b"pairs"),
         ("/", 200, b"reports"),
         ("/$servicebus/websocket", 426, b"WebSockets"),
         ("/$servicebus/websocket/", 426, b"WebSockets"),
