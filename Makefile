@@ -1,27 +1,43 @@
 # What people do with twinbus.  Every target sets up what it needs, in .venv and build/ only.
 #
+#   make demo       the drill: an outage, rehearsed in two minutes; ARGS="--duration 60" and so on
 #   make serve      run a bus here (data in ./data, port 5672); ARGS="--port 0" and so on
-#   make demo       a bus, a queue, five messages there and back with the official SDK
-#   make test       everything that must hold: checks, all tests, the core again compiled
+#   make test       everything that must hold: checks, and every test
 #   make check      formatting, lint, types
 #   make bench      speed, against the peers that are installed
-#   make nightly    the tests of `make test`, larger
+#   make nightly    the tests of `make test`, larger, and all of them on both builds
+#   make fresh      the README's two commands as on a new machine: empty home, no Java
 #   make compiled   the package with its hot modules compiled, in build/compiled
+#   make dist       sdist and wheels, pure and compiled, in dist/
+#   make docs       the documentation as a site, in build/site
 
 PYTHON ?= python3
 BIN := .venv/bin
-# Most tests wait for something, so more of them run at a time than there are cores; file by file,
-# because the tests of a file share a server.  WORKERS=0 runs them one after the other.
-WORKERS ?= 4
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 STAMP := .venv/installed
-COMPILED := build/compiled
-# Suites that run on the compiled build too: those that go through the hot modules.
-CORE := $(wildcard tests/unit/amqp tests/unit/entities tests/unit/storage tests/unit/broker tests/unit/gateway \
-                   tests/unit/remote tests/property tests/simulation tests/interop)
 ARGS ?=
 
-.PHONY: setup serve demo test test-pure test-spark test-compiled core-compiled check bench nightly compiled clean
+# The build under test.  TWINBUS_PURE=1 has Python's modules loaded wherever the compiled ones are.
+# Compiled for tests means unoptimized: the same C, in a tenth of the time.
+COMPILED := build/compiled
+QUICK := build/quick
+WITH_pure := TWINBUS_PURE=1
+WITH_compiled := PYTHONPATH=$(CURDIR)/$(QUICK)
+# Without a C compiler there is no compiled build, and so nothing that could fail.
+BUILDS := pure $(if $(shell command -v $(CC)),compiled)
+BUILD ?= $(lastword $(BUILDS))
+
+# Suites without a server.  Of these, CORE goes through the hot modules, and is run on both builds.
+QUIET := tests/unit tests/property tests/simulation tests/docs
+CORE := $(addprefix tests/unit/,amqp entities storage broker gateway remote) tests/property
+# Suites that talk to real servers: once, on one build (`make nightly`: on both).
+LIVE := tests/interop tests/security tests/crash tests/browser tests/packaging
+
+# File by file, because the tests of a file share a server.  Those that talk to servers mostly wait,
+# so more of them run at a time than there are cores.  WORKERS=0: one after the other.
+PYTEST = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder -p tests.proven \
+         --proven build/proven/$@.json
+
+.PHONY: setup serve demo test quiet core live spark nightly fresh check bench quick compiled dist docs browser clean
 
 setup: $(STAMP)
 
@@ -37,7 +53,7 @@ serve: setup
 	$(BIN)/twinbus serve --data data $(ARGS)
 
 demo: setup
-	$(BIN)/twinbus demo
+	$(BIN)/twinbus drill $(ARGS)
 
 check: setup
 	@echo "== check: format, lint, types"
@@ -45,36 +61,73 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: check test-pure test-spark test-compiled
+test: check
+	@rm -rf build/proven
+	@$(MAKE) quiet core live spark
 	@echo "== everything holds"
+	@$(BIN)/python -m tests.proven build/proven
 
-test-pure: setup
-	@echo "== tests, pure Python"
-	TWINBUS_PURE=1 $(PYTEST) --ignore tests/spark $(ARGS)
+quiet: setup
+	@echo "== tests without a server, pure Python"
+	$(WITH_pure) $(PYTEST) -n $(or $(WORKERS),3) $(QUIET) $(ARGS)
+
+core: setup $(if $(filter compiled,$(BUILDS)),quick)
+ifneq ($(filter compiled,$(BUILDS)),)
+	@echo "== the core again, compiled"
+	$(WITH_compiled) $(BIN)/python -c 'import twinbus; print(twinbus.version_text()); raise SystemExit(twinbus.build() != "compiled")'
+	$(WITH_compiled) $(PYTEST) -n $(or $(WORKERS),3) $(CORE) $(ARGS)
+else
+	@echo "== no C compiler ($(CC)): only the pure build is tested"
+endif
+
+live: setup browser $(if $(filter compiled,$(BUILD)),quick)
+	@echo "== tests with real servers, $(BUILD)"
+	$(WITH_$(BUILD)) $(PYTEST) -n $(or $(WORKERS),6) $(LIVE) $(ARGS)
 
 # Apart, since they keep both cores busy; in two processes, which have a session each.
-test-spark: setup
-	@echo "== tests with Spark"
-	TWINBUS_PURE=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/spark $(ARGS)
-
-# Without a C compiler there is no compiled build, and so nothing that could fail.
-test-compiled: setup
-	@if command -v $(CC) > /dev/null; then $(MAKE) core-compiled; \
-	else echo "== no C compiler ($(CC)): only the pure build was tested"; fi
-
-core-compiled: compiled
-	@echo "== core tests, compiled"
-	PYTHONPATH=$(COMPILED) $(BIN)/python -c 'import twinbus; print(twinbus.version_text()); raise SystemExit(twinbus.build() != "compiled")'
-	PYTHONPATH=$(COMPILED) $(PYTEST) $(CORE) $(ARGS)
+spark: setup $(if $(filter compiled,$(BUILD)),quick)
+	@echo "== tests with Spark, $(BUILD)"
+	$(WITH_$(BUILD)) $(PYTEST) -n $(or $(WORKERS),2) tests/spark $(ARGS)
 
 nightly: export TWINBUS_TEST_SIZE = nightly
 nightly: export PYTEST_TIMEOUT = 14400
-nightly: test
+nightly: test fresh
+	$(MAKE) live BUILD=pure
+	$(MAKE) core CORE=tests/simulation
+
+fresh: setup
+	$(BIN)/python -m tests.fresh
+
+# The page is tested in a real browser: Debian's Chromium, installed here if that is possible.
+browser:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name > /dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	  echo "== installing Chromium, in which the page is tested"; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium > /dev/null; \
+	else \
+	  echo "The page is tested in Chromium, which is not installed: apt-get install chromium" >&2; exit 1; \
+	fi
 
 # Incremental: mypyc rewrites only C files that changed, and only those are compiled again.
 compiled: setup
 	@echo "== compiling the hot modules into $(COMPILED)"
-	@$(BIN)/python setup.py --quiet build --build-lib $(COMPILED) --build-temp build/objects
+	@$(BIN)/python setup.py --quiet build --parallel 2 --build-lib $(COMPILED) --build-temp build/objects
+
+quick: setup
+	@echo "== compiling the hot modules for tests into $(QUICK)"
+	@TWINBUS_OPT_LEVEL=0 $(BIN)/python setup.py --quiet build --parallel 2 --build-lib $(QUICK) --build-temp build/quick-objects
+
+# The compiled wheel is for this machine's Python and kind of processor, the pure one for all.
+dist: setup
+	rm -rf dist build/lib*
+	TWINBUS_PURE=1 $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	$(if $(filter compiled,$(BUILDS)),$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .)
+	TWINBUS_PURE=1 $(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("dist")'
+	@ls -1 dist
+
+docs: setup
+	$(BIN)/mkdocs build --strict --quiet --site-dir build/site
+	@echo "build/site/index.html"
 
 bench: compiled
 	$(BIN)/python -m bench $(ARGS)

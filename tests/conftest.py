@@ -22,7 +22,33 @@ settings.register_profile("nightly", settings.get_profile("pull-request"), max_e
 settings.load_profile(os.environ.get("TWINBUS_TEST_SIZE", "pull-request"))
 
 HERE = Path(__file__).parent
-WITH_SDK = (HERE / "interop", HERE / "crash", HERE / "spark")
+WITH_SDK = (HERE / "interop", HERE / "crash", HERE / "spark", HERE / "browser")
+
+
+# What takes long begins early: a file that is begun last is waited for by all other processes.
+LONGEST_FIRST = (
+    "crash",
+    "packaging",
+    "test_drill",
+    "test_pairing",
+    "test_delivery",
+    "test_syphon",
+    "test_cluster",
+    "test_power_cut",
+    "test_metering",
+    "test_faults",
+    "browser",
+)
+
+
+@pytest.hookimpl(trylast=True)  # after they have been shuffled
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda each: _rank(each.path))
+
+
+def _rank(path: Path) -> int:
+    name = f"{path.parent.name}/{path.stem}"
+    return next((n for n, word in enumerate(LONGEST_FIRST) if word in name), len(LONGEST_FIRST))
 
 
 @pytest.hookimpl(trylast=True)

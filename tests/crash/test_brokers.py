@@ -27,6 +27,7 @@ from twinbus.gateway.faults import DiskPlan
 from twinbus.limits import BROKER_BEAT_MS
 from twinbus.remote.operations import ANY
 from twinbus.server.brokers import NO_FAULT, Brokers
+from twinbus.telemetry.telemetry import Telemetry
 from twinbus.testing.server import ServerProcess
 
 pytestmark = pytest.mark.asyncio
@@ -83,7 +84,7 @@ def config_of(data_dir: Path, brokers: int, **changes: Any) -> ServerConfig:
 
 @asynccontextmanager
 async def running(config: ServerConfig) -> AsyncIterator[Bus]:
-    brokers = Brokers(config, SystemClock())
+    brokers = Brokers(config, SystemClock(), Telemetry())
     try:
         await brokers.start()
         yield Bus(brokers, config.data_dir)

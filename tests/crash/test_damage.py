@@ -60,8 +60,8 @@ async def test_a_damaged_log_is_named_and_left_alone(stopped_server: ServerProce
         with pytest.raises(ServerFailed) as failure:
             stopped_server.start()
         assert failure.value.exit_code > 0
-        last_line = failure.value.text.strip().splitlines()[-1]
-        assert re.search(rf"{re.escape(segment.name)}: damaged at byte \d+", last_line), (
+        reason, _fix = failure.value.text.strip().splitlines()[-2:]
+        assert re.search(rf"{re.escape(segment.name)}: damaged at byte \d+", reason), (
             f"byte {place}: {failure.value.text}"
         )
         assert "Traceback" not in failure.value.text

@@ -1,9 +1,10 @@
-"""Two servers where one belongs: a one-line reason, an exit code, and the first is undisturbed."""
+"""Two servers where one belongs: a reason, a fix, an exit code, and the first is undisturbed."""
 
 from pathlib import Path
 
 import pytest
 
+from tests.complaint import complaint
 from twinbus.testing.server import ServerFailed, ServerProcess
 
 
@@ -12,9 +13,7 @@ def _refusal(second: ServerProcess) -> str:
     with pytest.raises(ServerFailed) as failure:
         second.start()
     assert failure.value.exit_code > 0
-    lines = failure.value.text.removeprefix(before).strip().splitlines()
-    assert len(lines) == 1, failure.value.text
-    return lines[0]
+    return complaint(failure.value.text.removeprefix(before))
 
 
 def test_a_second_server_on_the_same_directory_is_refused(server: ServerProcess) -> None:

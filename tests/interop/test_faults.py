@@ -313,7 +313,7 @@ def test_command_line(twinbus: Callable[..., tuple[int, str]]) -> None:  # A-6
         (("add", "throttle", "--duration", "soon"), 2, "write 500ms, 30s, 5m or 2h"),
         (("add", "explode"), 2, "invalid choice"),
         (("clear", "no-such"), 1, "No fault no-such is in force"),
-        (("clear",), 2, "one of the arguments"),
+        (("clear",), 2, "either its ID or --all"),
     ],
 )
 def test_command_line_complaints(

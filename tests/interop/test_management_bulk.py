@@ -203,7 +203,8 @@ def test_commands(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> 
     server.create_queue("shop")
     send(server, "shop", *numbered(25), ServiceBusMessage(b"\xff\xfe", subject="odd\nline"))
     assert run("peek", "shop").count("\n") == 10
-    shown = json.loads(run("peek", "shop", "--count", "100", "--filter", "n > 22", "--json"))
+    lines = run("peek", "shop", "--count", "100", "--filter", "n > 22", "--json").splitlines()
+    shown = [json.loads(line) for line in lines]
     assert [each["body"] for each in shown] == ["23", "24"]
     assert shown[0]["application_properties"] == {"n": 23}
     assert shown[0]["state"] == "active"
@@ -226,7 +227,7 @@ def test_commands(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> 
     assert run("undefer", "shop") == "1 message made active\n"
     assert run("purge", "shop", "--before", "2026-01-01") == "0 messages deleted\n"
     assert run("purge", "shop", "--state", "active") == "20 messages deleted\n"
-    assert json.loads(run("peek", "shop", "--json")) == []
+    assert run("peek", "shop", "--json") == ""
 
 
 @pytest.mark.usefixtures("environment")
@@ -235,7 +236,6 @@ def test_commands(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> 
     [
         (["peek", "missing"], "missing"),
         (["purge", "known", "--filter", "a = = 1"], "5"),
-        (["purge", "known", "--count", "0"], "message-count"),
         (["peek", "known", "--session", "s"], "sessions"),
         (["peek", "known", "--connection-string", "nonsense"], "connection string"),
     ],
@@ -246,13 +246,15 @@ def test_refused_commands(
     if "known" not in {queue.name for queue in server.admin.list_queues()}:
         server.create_queue("known")
     assert main(arguments) == 1
-    [line] = capsys.readouterr().err.splitlines()
+    [line, fix] = capsys.readouterr().err.splitlines()
     assert reason in line
+    assert fix.startswith("  fix: ")
 
 
 def test_no_server(capsys: pytest.CaptureFixture[str]) -> None:
     text = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=n;SharedAccessKey=k;"
     text += "UseDevelopmentEmulator=true;"
     assert main(["peek", "orders", "--connection-string", text]) == 1
-    [line] = capsys.readouterr().err.splitlines()
-    assert "cannot reach the server" in line
+    [line, fix] = capsys.readouterr().err.splitlines()
+    assert "no bus answers at 127.0.0.1:1" in line
+    assert "twinbus serve" in fix

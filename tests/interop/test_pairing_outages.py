@@ -43,7 +43,7 @@ from twinbus.pairing.events import (
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-SEND_TIMEOUT_S: Final = 1.5
+SEND_TIMEOUT_S: Final = 3.0
 RETRIES: Final = {"retry_backoff_factor": 0.03}  # as many as ever, in less time
 AT_ONCE: Final = {"failover_interval": 0, "send_timeout": SEND_TIMEOUT_S, "retries": RETRIES}
 # Long enough for the SDK to tell what it has met when its own retries are used up.

@@ -1,6 +1,6 @@
 """Fixtures of the Spark suite: one session for all tests of a process, one server a module.
 
-A session costs seconds and a gigabyte, so `make test-spark` runs this folder apart, in two
+A session costs seconds and a gigabyte, so `make spark` runs this folder apart, in two
 processes.  No test may stop the session, or leave a query running.
 """
 

@@ -212,7 +212,7 @@ def test_commands(
         told = capsys.readouterr().err
         assert reason in told
         assert told.startswith("twinbus: ")
-        assert told.count("\n") == 1
+        assert told.count("\n") == 2
     assert ids(sdk, "mail", DEAD) == before
 
 

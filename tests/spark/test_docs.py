@@ -271,7 +271,7 @@ def test_reconcile(
     for at in range(0, len(waiting), 500):
         send(sdk, "orders", *waiting[at : at + 500])
 
-    lines = cli(command, code=1).splitlines()
+    lines = cli(command, code=3).splitlines()
     assert lines[0].split() == head.split()
     for line, expected in zip(lines[1:3], rows, strict=True):
         assert line.split()[:-6] == expected.split()[:-6], "all but how long it took"
@@ -280,7 +280,7 @@ def test_reconcile(
     [running] = [line for line in commands(RUNNING, {}) if " reconcile " in line]
     sent = str(tmp_path / "sent.parquet")
     spark.read.json(ledger).where("message_id != 'order-399'").write.parquet(sent)
-    cli(placed(running, {"sent.parquet": sent}), "--allow", "lost", code=1)
+    cli(placed(running, {"sent.parquet": sent}), "--allow", "lost", code=3)
 
 
 @pytest.mark.feature("pipeline.syphon")

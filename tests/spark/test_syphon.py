@@ -189,7 +189,7 @@ def test_the_command_tells_by_its_exit_code(
     command = ["pipeline", "syphon", "--once", "--primary-name", PAIR]
     command += ["--primary", primary.connection_string, "--secondary", secondary.connection_string]
     command += ["--checkpoint", str(tmp_path / "checkpoint")]
-    assert main([*command, "--patience", "2s"]) == 1
+    assert main([*command, "--patience", "2s"]) == 3
     told = capsys.readouterr()
     assert told.out == "moved 0, dead-lettered 0, left 1\n"
     assert "stubborn does not take its 1 now: EntityDisabled: " in told.err

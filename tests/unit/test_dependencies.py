@@ -25,25 +25,43 @@ MAY_IMPORT = {
     "gateway": ROOTS | {"broker", "entities", "metered"},
     "remote": ROOTS | {"broker", "storage", "entities"},
     "server": ROOTS
-    | {"broker", "gateway", "amqp", "entities", "config", "certificates", "metered"},
+    | {
+        "broker",
+        "gateway",
+        "amqp",
+        "entities",
+        "config",
+        "certificates",
+        "costs",
+        "metered",
+        "page",
+        "telemetry",
+    },
+    # Logs and secrets know nobody; the traced link is one of the gateway's.
+    "telemetry": ROOTS | {"broker", "gateway", "entities"},
     "client": ROOTS | {"amqp", "entities", "metered"},
     "costs": ROOTS | {"metered"},
+    "page": set[str](),
     "pairing": ROOTS | {"entities"},  # of entities, the hash of keys; otherwise Azure's SDK
     # Of pairing, the rules of rewriting; of entities, the partitions.
     "pipeline": ROOTS | {"client", "amqp", "entities", "metered", "costs", "pairing"},
+    # A user of everything that users have.
+    "drill": ROOTS | {"client", "metered", "costs", "pairing", "pipeline", "testing"},
 }
 # One place puts the parts together, so it has to see all of them.
 COMPOSITION = {
-    "remote/worker.py": {"server"},  # a main of its own: of server, message codec and collector
+    # A main of its own: of server, message codec and collector; its log.
+    "remote/worker.py": {"server", "telemetry"},
     "server/app.py": {"remote"},
     "server/local_broker.py": {"storage"},
     "server/bus.py": {"storage"},
+    "server/namespace_requests.py": {"emulator_config"},  # how entities are declared, in words
     "server/broker_run.py": {"remote"},
     "server/brokers.py": {"remote", "storage"},  # of storage, the locks of directories
 }
 
 # Said by the package itself; anybody may say it.
-WHO_WE_ARE = {"PRODUCT_NAME", "__version__"}
+WHO_WE_ARE = {"PRODUCT_NAME", "__version__", "build"}
 
 # The pure rooms: time, disk, network and chance enter by argument.
 PURE = {"amqp", "entities"}
@@ -133,8 +151,9 @@ def test_nobody_imports_the_outermost_rooms(path: Path) -> None:
     for line, module, names in imports(path):
         targets = twinbus_targets(module, names)
         assert "cli" not in targets or room in {"cli", "__main__"}, f"line {line}: imports cli"
-        # The demo is a rehearsal with a real server, which is what testing is for.
-        may_test = room == "testing" or named(path) == "cli/demo.py"
+        # The drill is a rehearsal with real servers, which is what testing is for; and a bench may
+        # start one to measure.
+        may_test = room in {"testing", "drill"} or named(path) == "cli/bench.py"
         assert "testing" not in targets or may_test, f"line {line}: imports testing"
 
 

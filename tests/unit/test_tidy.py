@@ -42,7 +42,10 @@ MAY_TOUCH_FILES = (
     "remote/worker.py",  # how much memory it has, from /proc
     "server/diagnostics.py",  # evidence, and what the kernel says: nothing durable rests on it
     "server/usage.py",  # what the kernel says of memory
+    "server/page_cost.py",  # the table of prices that comes along
     "cli/",
+    "drill/",  # ledgers and logs of a rehearsal
+    "page/",  # what it hands to browsers: files of the package
     "pipeline/",  # caches, reports and ledgers: files of Spark's world, not of a bus
     "testing/",
 )

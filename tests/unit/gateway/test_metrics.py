@@ -44,6 +44,7 @@ from twinbus.gateway.metrics_text import (
     render_partitions,
     render_server,
     render_stores,
+    render_traces,
 )
 from twinbus.gateway.throttle import SEND, Throttle, Usage
 from twinbus.limits import PROFILES, THRESHOLDS_DEFAULT
@@ -346,6 +347,13 @@ def test_the_server() -> None:
     assert samples['twinbus_throttled_total{reason="cpu"}'] == "1"
 
 
+def test_traces() -> None:
+    samples = check_format(render_traces(30, 2, 1))
+    assert samples["twinbus_trace_spans_exported_total"] == "30"
+    assert samples['twinbus_trace_spans_lost_total{reason="queue"}'] == "2"
+    assert samples['twinbus_trace_spans_lost_total{reason="export"}'] == "1"
+
+
 # --- the documentation ------------------------------------------------------------------------
 
 
@@ -364,6 +372,7 @@ def test_every_name_is_documented_and_every_documented_name_is_there() -> None:
     store.disk_free_bytes = 1
     text += render_stores([store])
     text += render_partitions([(entity_labels("bus", "orders"), 0, 0, UP)])
+    text += render_traces(3, 2, 1)
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("|")]
     assert in_backticks(rows) == names(text)
 

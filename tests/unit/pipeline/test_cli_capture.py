@@ -32,8 +32,8 @@ def test_a_capture_asks_the_source_for_exact_copies() -> None:
     ("words", "reason"),
     [
         ("capture --pattern ( --to d", "entityPattern is a regular expression"),
-        ("replay --from d", "where to?"),
-        ("replay --from d --to q --as-scheduled", "--as-scheduled needs"),
+        ("replay --from d", "nothing says where to"),
+        ("replay --from d --to q --as-scheduled", "--as-scheduled alone"),
         ("replay --from d --map-file nowhere", "cannot read nowhere"),
     ],
 )
