@@ -29,6 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     data_dir = tmp_path_factory.mktemp("page") / "data"
     arguments = ["--brokers", "2", "--namespace", "twinbus", "--namespace", "second"]
     with ServerProcess(data_dir, arguments=arguments) as process:
+        process.create_queue("asked")
         yield process
     assert "Traceback" not in process.log, process.log
 
@@ -238,12 +239,12 @@ def test_pages_states_and_subscriptions(
     [
         ("entity=nobody", 404),
         ("", 400),
-        ("entity=counted&count=0", 400),
-        ("entity=counted&count=101", 400),
-        ("entity=counted&from=-1", 400),
-        ("entity=counted&from=99999999999999999999999", 400),
-        ("entity=counted&state=dead", 400),
-        ("entity=counted/$management", 400),
+        ("entity=asked&count=0", 400),
+        ("entity=asked&count=101", 400),
+        ("entity=asked&from=-1", 400),
+        ("entity=asked&from=99999999999999999999999", 400),
+        ("entity=asked&state=dead", 400),
+        ("entity=asked/$management", 400),
     ],
 )
 def test_wrong_questions_get_a_sentence(page: Page, query: str, status: int) -> None:
