@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -306,8 +307,8 @@ def state_of(page: Page, entity: str) -> str:
 # --- the end ------------------------------------------------------------------------------------
 
 
-def test_viewers_do_not_keep_a_server_from_stopping(servers: Servers) -> None:
-    with Page(servers.secondary).live() as documents:
+def test_viewers_do_not_keep_a_server_from_stopping(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "data") as server, Page(server).live() as documents:
         next(documents)
-        servers.secondary.stop()
+        server.stop()
         assert list(documents) == []
