@@ -35,8 +35,11 @@ LONGEST_FIRST = (
     "test_syphon",
     "test_cluster",
     "test_power_cut",
+    "test_brokers",
     "test_metering",
     "test_faults",
+    "test_sdk_sessions",
+    "test_partitioned",
     "browser",
 )
 

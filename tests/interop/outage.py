@@ -232,5 +232,5 @@ class Traffic:
             self.received.append(str(message))
             try:
                 receiver.complete_message(message)
-            except ServiceBusError:
-                continue  # its broker is gone: it comes again
+            except (ServiceBusError, ValueError):
+                continue  # its broker is gone, or with it the link: it comes again
