@@ -74,7 +74,7 @@ talking:
 
 computing:
 	@echo "== beside them, at low priority: tests without a server; their report follows"
-	@nice -n 10 $(MAKE) --jobs 1 quiet core > build/computing.log 2>&1; code=$$?; \
+	@nice -n 15 $(MAKE) --jobs 1 WORKERS=$(or $(WORKERS),1) quiet core > build/computing.log 2>&1; code=$$?; \
 	  cat build/computing.log; exit $$code
 
 quiet: setup
