@@ -37,7 +37,9 @@ class Twinbus:
         self.name = f"twinbus, {build}"
         path = ROOT / "build" / "compiled" if build == "compiled" else ROOT / "src"
         environment = {"PYTHONPATH": str(path), "TWINBUS_PURE": "0" if build == "compiled" else "1"}
-        self.server = ServerProcess(directory / f"twinbus-{build}", environment=environment)
+        self.server = ServerProcess(
+            directory / f"twinbus-{build}", environment=environment, segment_size_megabytes=64
+        )
 
     def start(self) -> None:
         self.server.start()

@@ -29,6 +29,9 @@ from twinbus.limits import (
     CBS_DURATION_S_MAX,
     HANDSHAKE_DURATION_S_MAX,
     PROFILE_DEFAULT,
+    SEGMENT_SIZE_MEGABYTES,
+    SEGMENT_SIZE_MEGABYTES_MAX,
+    SEGMENT_SIZE_MEGABYTES_MIN,
     SHARED_ACCESS_CHARS_MAX,
     SHARED_ACCESS_RULES_MAX,
     STORES_MAX,
@@ -187,6 +190,7 @@ class ServerConfig:
     meter_days: int = 0  # how long what was metered is kept; 0: for good
     brokers: int = 1  # processes that run stores
     stores: tuple[Path, ...] = ()  # in their order (load_stores); empty: one for each broker
+    segment_size_megabytes: int = SEGMENT_SIZE_MEGABYTES  # of a store that is made anew
     broker_timeout_s: float = BROKER_SILENT_MS_MAX / 1_000  # without a word: it is taken for hung
     broker_well_s: float = BROKER_WELL_MS / 1_000  # until one that came back gets its stores
 
@@ -199,6 +203,12 @@ class ServerConfig:
         for port in (self.port, *self.extra_ports):
             if not 0 <= port <= PORT_MAX:
                 raise ConfigError(f"port {port} is not between 0 and {PORT_MAX}; choose another")
+        least, most = SEGMENT_SIZE_MEGABYTES_MIN, SEGMENT_SIZE_MEGABYTES_MAX
+        if not least <= self.segment_size_megabytes <= most:
+            raise ConfigError(
+                f"--segment-size {self.segment_size_megabytes} is not between {least} and {most}; "
+                f"leave it out for {SEGMENT_SIZE_MEGABYTES} megabytes"
+            )
         if self.meter_days < 0:
             raise ConfigError("--meter-days is a number of days, or 0 to keep everything")
         if self.handshake_s <= 0 or self.cbs_s <= 0:
@@ -207,6 +217,10 @@ class ServerConfig:
     @property
     def store_paths(self) -> tuple[Path, ...]:
         return self.stores or _own_stores(self.data_dir, self.brokers)
+
+    @property
+    def segment_size_bytes(self) -> int:
+        return self.segment_size_megabytes * 1_048_576
 
     @property
     def is_in_process(self) -> bool:

@@ -142,7 +142,10 @@ PAIR_REPORT_BYTES_MAX: Final = 65_536  # of one of them,
 PAIR_REPORTS_BYTES_MAX: Final = 8_388_608  # and of all; more are refused
 
 # --- storage ----------------------------------------------------------------------------------
-SEGMENT_SIZE_BYTES: Final = 67_108_864
+SEGMENT_SIZE_MEGABYTES: Final = 64
+SEGMENT_SIZE_MEGABYTES_MIN: Final = 8  # for the largest messages, and what settlements need
+SEGMENT_SIZE_MEGABYTES_MAX: Final = 1_024
+SEGMENT_SIZE_BYTES: Final = SEGMENT_SIZE_MEGABYTES * 1_048_576
 SEGMENT_HEADER_BYTES: Final = 4_096
 # One commit never outgrows what a segment can hold, and keeps a reader's memory bounded.
 COMMIT_SIZE_BYTES_MAX: Final = 16_777_216

@@ -307,3 +307,19 @@ def fill(bus: Bus, queue: str, text: str) -> None:
     with bus.client() as client, client.get_queue_sender(queue) as sender:
         for key in KEYS:
             send(sender, text, key)
+
+
+@pytest.mark.feature("ours.restart")
+@pytest.mark.parametrize("brokers", ["1", "2"])
+def test_the_files_of_a_store_have_the_size_asked_for_at_first(
+    tmp_path: Path, brokers: str
+) -> None:
+    """A store that is there already keeps the size it was made with."""
+    data_dir = tmp_path / "data"
+    for megabytes in (8, 32):
+        given = ["--brokers", brokers]
+        with ServerProcess(data_dir, arguments=given, segment_size_megabytes=megabytes) as server:
+            server.create_queue(f"orders-{megabytes}")
+        files = list(data_dir.rglob("0*.log"))
+        assert len(files) >= int(brokers)
+        assert {path.stat().st_size for path in files} == {8 * 1_048_576}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from twinbus.cli.main import main
 from twinbus.client.connection_string import ConnectionString
 from twinbus.config import (
     NAMESPACES_MAX,
@@ -377,3 +378,14 @@ def test_a_list_of_stores_that_cannot_be_read_is_no_empty_one(tmp_path: Path, te
     (tmp_path / "stores.json").write_text(text)
     with pytest.raises(ConfigError, match=r"stores\.json: cannot be used"):
         load_stores(tmp_path, (), 1)
+
+
+@pytest.mark.parametrize("megabytes", ["0", "7", "1025"])
+def test_the_size_of_segments_has_limits(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, megabytes: str
+) -> None:
+    data_dir = tmp_path / "data"
+    assert main(["serve", "--data", str(data_dir), "--segment-size", megabytes]) == 1
+    reason = f"--segment-size {megabytes} is not between 8 and 1024"
+    assert reason in capsys.readouterr().err
+    assert not list(data_dir.rglob("*.log"))

@@ -34,6 +34,7 @@ from twinbus.client.connection import BusConnection
 from twinbus.client.connection_string import ConnectionString
 from twinbus.clock import SystemClock
 from twinbus.errors import ConfigError, TwinbusError
+from twinbus.limits import SEGMENT_SIZE_MEGABYTES
 from twinbus.testing.server import ServerProcess
 
 _SIZE: Final = re.compile(r"(\d{1,9})(|k|m)", re.ASCII | re.IGNORECASE)
@@ -135,7 +136,8 @@ def _bus(options: argparse.Namespace) -> Iterator[str]:
                 f"cannot write in {options.data} ({error.strerror}); "
                 "give --data a directory that is there and writable"
             ) from None
-        yield stack.enter_context(ServerProcess(Path(folder) / "data")).connection_string
+        server = ServerProcess(Path(folder) / "data", segment_size_megabytes=SEGMENT_SIZE_MEGABYTES)
+        yield stack.enter_context(server).connection_string
 
 
 @contextmanager

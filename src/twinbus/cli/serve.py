@@ -31,6 +31,7 @@ from twinbus.limits import (
     HANDSHAKE_DURATION_S_MAX,
     PROFILE_DEFAULT,
     PROFILES,
+    SEGMENT_SIZE_MEGABYTES,
 )
 from twinbus.server.app import run_server
 from twinbus.telemetry.logs import FORMATS, TEXT, show_log
@@ -119,6 +120,15 @@ def _add_brokers(serve: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="keep messages here, best each on its own disk; may be repeated, later only added to "
         "(default: those used before, or one for each broker in the data directory)",
+    )
+
+    option(
+        "--segment-size",
+        type=int,
+        default=SEGMENT_SIZE_MEGABYTES,
+        metavar="MB",
+        help="of the files that a new store writes its log to: it has two of them from the start, "
+        "and what one transaction writes has to fit into one (default: %(default)s)",
     )
 
 
@@ -216,6 +226,7 @@ def run(options: argparse.Namespace) -> int:
             open_metrics=options.open_metrics,
             meter_days=options.meter_days,
             brokers=options.brokers,
+            segment_size_megabytes=options.segment_size,
             stores=load_stores(data_dir, options.store, options.brokers),
         )
         return asyncio.run(_serve(config, _telemetry(options)))

@@ -32,7 +32,7 @@ from twinbus.broker.shell import BrokerShell
 from twinbus.clock import Clock, SystemClock
 from twinbus.entities.commands import Reply
 from twinbus.errors import StorageError
-from twinbus.limits import BROKER_BEAT_MS
+from twinbus.limits import BROKER_BEAT_MS, SEGMENT_SIZE_BYTES
 from twinbus.remote.beats import Beat, StoreBeat, encode_beat
 from twinbus.remote.channel import Channel
 from twinbus.remote.host import Opened, StoreHost
@@ -135,6 +135,7 @@ class Worker(asyncio.Protocol):
         self._channel = Channel()
         self._unsent: list[Operation] = []
         self._transport: asyncio.Transport | None = None
+        self._segment_size_bytes = SEGMENT_SIZE_BYTES  # until CONFIGURE says another
         self._is_full = False
         self._is_ending = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -203,6 +204,7 @@ class Worker(asyncio.Protocol):
             settings = operation[2]
             self._recent.secrets.add(settings.get("secrets", ()))
             self._recent.show(settings.get("log_format", TEXT), settings["log_level"])
+            self._segment_size_bytes = settings.get("segment_size_bytes", self._segment_size_bytes)
         elif code == HIDE:
             self._recent.secrets.add(operation[2])
         elif code == PING:
@@ -253,7 +255,8 @@ class Worker(asyncio.Protocol):
         faults = self._faults.setdefault(number, DiskFaults(random.random))
         disk = FaultyDisk(OsDisk(path), faults)
         self._disks[number] = disk
-        return Store.open(disk, self._clock.now(), secrets.randbits(63))
+        size_bytes = self._segment_size_bytes
+        return Store.open(disk, self._clock.now(), secrets.randbits(63), size_bytes)
 
     def run_store(
         self,

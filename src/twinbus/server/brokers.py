@@ -230,6 +230,7 @@ class Brokers:
                 {
                     "log_level": self._log_tail.level_shown,
                     "log_format": self._telemetry.log_format,
+                    "segment_size_bytes": self._config.segment_size_bytes,
                     "secrets": self._telemetry.secrets.all_keys(),
                 }
             )

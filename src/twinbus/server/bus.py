@@ -75,7 +75,7 @@ class Bus:
         effects: FaultEffects
         paths = list(config.store_paths)
         if config.is_in_process:
-            self.runner = LocalBroker(paths[0], clock, on_failure)
+            self.runner = LocalBroker(paths[0], config.segment_size_bytes, clock, on_failure)
             self.health = LocalHealth(self.runner.links, paths, self.usage)
             effects, broker_count = self.runner.effects, 0
         else:

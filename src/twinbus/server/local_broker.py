@@ -25,11 +25,15 @@ class LocalBroker:
     """One broker with one store."""
 
     def __init__(
-        self, directory: Path, clock: Clock, on_failure: Callable[[BaseException], None]
+        self,
+        directory: Path,
+        segment_size_bytes: int,
+        clock: Clock,
+        on_failure: Callable[[BaseException], None],
     ) -> None:
         faults = DiskFaults(random.random)
         self._disk = FaultyDisk(OsDisk(directory), faults)
-        store = Store.open(self._disk, clock.now(), secrets.randbits(63))
+        store = Store.open(self._disk, clock.now(), secrets.randbits(63), segment_size_bytes)
         codec = StoredMessageCodec()
         self._shell = BrokerShell(store, clock, dispatch_replies, on_failure, codec)
         self.links: list[StoreLink] = [self._shell.broker]

@@ -37,6 +37,7 @@ from twinbus.storage.snapshot import SLICE_BYTES_MAX, Capture, Census, SnapshotF
 GROWTH: Final = 4
 SNAPSHOT_BYTES_PER_MESSAGE: Final = 64
 SPARE_RETRY_MS: Final = 60_000
+SPARE_FROM: Final = 16  # such a part of the first segment must have been written
 # While the disk is full a snapshot is what frees segments: one is taken this often if anything has
 # changed, or as seldom as makes so many bytes a millisecond of it.
 LOW_INTERVAL_MS: Final = 5_000
@@ -145,7 +146,10 @@ class Maintenance:
             self._noted_frame = self.durable.frame
             self._noted_ms = self._now.mono_ms
             return NoteEnd(self._disk, log.salt, self.durable)
-        if len(self._spares) < SPARES_AHEAD and self._now.mono_ms >= self._spare_due_ms:
+        # A store that has hardly been written to is not going to need one soon.
+        is_used = log.head_segment > 1 or log.head_offset > log.segment_size // SPARE_FROM
+        is_idle = self._now.mono_ms >= self._spare_due_ms
+        if len(self._spares) < SPARES_AHEAD and is_used and is_idle:
             number = max([SPARE_NUMBERS_FROM, *self._spares]) + 1
             return MakeSpare(self._disk, number, log.segment_size)
         return None

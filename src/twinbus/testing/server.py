@@ -43,12 +43,16 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
         own_group: bool = False,
         command: str = "serve",
+        segment_size_megabytes: int = 16,
     ) -> None:
-        """`command` is `serve`, or one that takes the same options and runs a server too."""
+        """`command` is `serve`, or one that takes the same options and runs a server too.
+
+        The files of its log are small: most tests write little, and files are made in advance.
+        """
         self.command = command
         self.data_dir = data_dir
         self.port = port
-        self.arguments = tuple(arguments)
+        self.arguments = ("--segment-size", str(segment_size_megabytes), *arguments)
         self.environment = dict(environment or {})
         # Then a Ctrl-C at the terminal is not meant for it, and its brokers can be killed with it.
         self.own_group = own_group

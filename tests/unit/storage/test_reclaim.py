@@ -209,6 +209,22 @@ def test_a_spare_segment_is_made_while_nothing_is_written_and_used_for_the_next_
     assert len(again.bodies()) == 40
 
 
+def test_a_store_that_is_hardly_used_makes_no_spare_segment() -> None:
+    scene = Scene(SimDisk(), segment_size=1 << 20)
+
+    def spares() -> int:
+        scene.now = Now(scene.now.utc_ms, scene.now.mono_ms + IDLE_MS)
+        scene.work()  # sees that something was written
+        scene.now = Now(scene.now.utc_ms, scene.now.mono_ms + IDLE_MS)
+        scene.work()
+        return sum(isinstance(task, MakeSpare) for task in scene.done)
+
+    scene.send(b"x" * 1_000)
+    assert spares() == 0
+    scene.send(b"x" * (1 << 16))
+    assert spares() == 1
+
+
 def test_a_disk_with_little_room_is_not_filled_with_spares() -> None:
     disk = SimDisk()
     scene = Scene(disk)
