@@ -94,6 +94,9 @@ class BrokerShell:
         self._open_since_ms = -1 if not self._store.facts else self._clock.now().mono_ms
         self.broker.committed(commit)
         self._settle_idle()
+        if self._store.has_urgent_task and self._maintenance is not None:
+            self._maintenance.cancel()
+            self._maintain()
 
     def commit_age_ms(self) -> int:
         """For how long the oldest change that is not durable has been waiting; 0: there is none."""

@@ -5,7 +5,8 @@
     no key       round robin over the partitions that are well (E-6, E-7)
     numbered     by its producer, and no key: to the partition of the number, because only there a
                  copy is known again (entities/arrivals.py).  If that is not well, into its journal;
-                 if there can be none, to the next partition that is
+                 if there can be none, and it is down, to the next partition that is well.  Full or
+                 busy it refuses, as a plain queue does: a copy might find it otherwise
 
 The messages of one delivery go to one partition, in one step.  Only where message ids are the keys
 is a delivery split: if a part of it is refused, the client sends all of it again, and what has been
@@ -260,6 +261,9 @@ class _Evasion:
         store = parts[command.partition].store
         is_refused_at_once = self._is_asking and isinstance(error, Unavailable | ServerBusy)
         is_down = is_refused_at_once and self._gateway.links[store].health == DOWN
+        numbered = numbered_partition(command.messages)
+        if numbered != NO_PARTITION and not is_down:
+            return False
         if isinstance(error, DiskFull) or is_down:
             for part in parts:
                 if part.store == store:
@@ -269,7 +273,6 @@ class _Evasion:
         else:
             return False
         links = self._gateway.links
-        numbered = numbered_partition(command.messages)
         try:
             if numbered == NO_PARTITION:
                 command.partition = next_partition(links, self._entity, self._tried)

@@ -3,7 +3,9 @@
 The loop thread asks for a task, the maintenance thread runs it, the loop thread finishes it; one
 at a time.  A task's `run` sees only what it was given and the disk.
 
-    prepare    the next segment, out of a spare one or fresh; a full disk shows here and only here
+    reserve    take the room of the next segment: a full disk shows here, and from here on sends
+               count on it, though to fill it with zeros takes a while
+    prepare    the next segment, out of its room or a spare one
     spare      while nothing is written, make a spare one, so that the next burst finds it: writing
                a segment of zeros beside the log slows its syncs down
     snapshot   slice by slice (`snapshot.py`), when the log has grown enough since the last one
@@ -67,6 +69,25 @@ class Task:
         raise NotImplementedError
 
 
+class ReserveSegment(Task):
+    """Take the room of the next segment; `PrepareSegment` makes one of it."""
+
+    def __init__(self, disk: Disk, number: int, size: int) -> None:
+        super().__init__(disk)
+        self._name = fresh_name(number)
+        self._size = size
+
+    def work(self) -> None:
+        file = self.disk.create(self._name)
+        try:
+            file.reserve(self._size)
+        except OSError:
+            self.disk.remove(self._name)
+            raise
+        finally:
+            file.close()
+
+
 class PrepareSegment(Task):
     """Make the next segment durable, name and header, before anybody needs it."""
 
@@ -81,7 +102,7 @@ class PrepareSegment(Task):
         if self.spare:
             name = spare_name(self.spare)
         else:
-            name = f"{self.number:010d}{FRESH_SUFFIX}"
+            name = fresh_name(self.number)
             disk.preallocate(name, self._header.size)
         # Under a name that recovery does not read: the header must be durable before the name is.
         file = disk.open(name)
@@ -104,7 +125,7 @@ class MakeSpare(Task):
     def work(self) -> None:
         if self.disk.free_bytes() < FREE_SEGMENTS_MIN * self._size:
             return
-        name = f"{self.number:010d}{FRESH_SUFFIX}"
+        name = fresh_name(self.number)
         self.disk.preallocate(name, self._size)
         self.disk.rename(name, spare_name(self.number))
         self.made = True
@@ -119,6 +140,10 @@ class RemoveSpare(Task):
 
     def work(self) -> None:
         self.disk.remove(spare_name(self._number))
+
+
+def fresh_name(number: int) -> str:
+    return f"{number:010d}{FRESH_SUFFIX}"
 
 
 def spare_name(number: int) -> str:

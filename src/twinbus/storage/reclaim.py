@@ -24,6 +24,7 @@ from twinbus.storage.maintenance import (
     PrepareSegment,
     ReadBodies,
     RemoveSpare,
+    ReserveSegment,
     ReserveSnapshot,
     Retire,
     Task,
@@ -64,6 +65,7 @@ class Maintenance:
         self._backoff = Backoff()
         self._snapshot_backoff = Backoff()  # its room is made in advance: it need not wait for more
         self._now = Now(0, 0)
+        self._is_next_reserved = False  # the room of the segment after the head, not yet prepared
         self._spares: list[int] = []
         self._dead: list[int] = []
         self._snapshot = 0
@@ -116,11 +118,14 @@ class Maintenance:
         # Not before the seal of the segment before is durable: recovery takes two segments
         # behind an unsealed one for damage.
         sealed = self.durable.segment == log.head_segment
-        if log.ready_segment == 0 and sealed and (self._spares or not waiting):
-            spare = self._spares[0] if self._spares else 0
-            return PrepareSegment(
-                self._disk, log.head_segment + 1, log.salt, log.segment_size, spare
-            )
+        if log.ready_segment == 0:
+            number = log.head_segment + 1
+            if self._is_next_reserved or self._spares:
+                if sealed:
+                    spare = 0 if self._is_next_reserved else self._spares[0]
+                    return PrepareSegment(self._disk, number, log.salt, log.segment_size, spare)
+            elif not waiting:
+                return ReserveSegment(self._disk, number, log.segment_size)
         if self._dead:
             return self._retire()
         if self._capture is not None:
@@ -163,7 +168,10 @@ class Maintenance:
             return
         if task.full:
             self._backoff.full(self._now)
-        if isinstance(task, PrepareSegment):
+        if isinstance(task, ReserveSegment):
+            self._is_next_reserved = not task.full
+        elif isinstance(task, PrepareSegment):
+            self._is_next_reserved = False
             if not task.full:
                 self._log.ready_segment = task.number
                 if task.spare:
@@ -195,7 +203,17 @@ class Maintenance:
     def room(self) -> int:
         """Bytes that the log can still take without a new segment being made."""
         log = self._log
-        return log.room() + (log.capacity() if log.ready_segment else 0) - self.promised
+        return log.room() + (log.capacity() if self.has_next else 0) - self.promised
+
+    @property
+    def has_next(self) -> bool:
+        """Whether the log can go on in another segment, now or as soon as its zeros are written."""
+        return self._log.ready_segment != 0 or self._is_next_reserved
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the next segment should be seen to at once."""
+        return self._log.ready_segment == 0 and not self._backoff.waiting
 
     def _finish_spare(self, task: MakeSpare) -> None:
         if task.made:
@@ -205,7 +223,7 @@ class Maintenance:
 
     def _low(self) -> bool:
         """Is the disk full, as far as we know?"""
-        missing = self._log.ready_segment == 0 or self.snapshot_room_missing
+        missing = not self.has_next or self.snapshot_room_missing
         return missing and self._backoff.waiting
 
     # -- snapshots -------------------------------------------------------------------------------

@@ -180,7 +180,7 @@ class Store:
         maintenance = self._maintenance
         promised = maintenance.promised + size_bytes
         room = log.end_offset - log.head_offset - promised
-        if log.ready_segment:
+        if maintenance.has_next:
             room += log.capacity()
         if room < self._reserve or maintenance.snapshot_room_missing:
             return False
@@ -271,6 +271,11 @@ class Store:
         """Something for the maintenance thread, or None.  One task at a time."""
         self._log.check_poison()
         return self._maintenance.next_task(now)
+
+    @property
+    def has_urgent_task(self) -> bool:
+        """Whether `next_task` should be asked at once: the log needs a segment to go on in."""
+        return self._maintenance.is_urgent
 
     def finish_task(self, task: Task) -> None:
         self._log.check_poison()

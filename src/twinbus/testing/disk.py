@@ -240,7 +240,8 @@ class SimDisk:
 
     def preallocate(self, name: str, size: int) -> None:
         self._operation("preallocate", name)
-        self._check_capacity(size)
+        there = self._names.get(name)
+        self._check_capacity(size - (0 if there is None else len(there.seen)))
         self._change(None, name, _Inode(bytes(size)))
 
     def rename(self, old: str, new: str) -> None:

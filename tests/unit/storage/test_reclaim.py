@@ -11,7 +11,13 @@ from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import DEAD_LETTER, MAIN
 from twinbus.entities.message import NewMessage, Overlay
 from twinbus.errors import LogDamaged
-from twinbus.storage.maintenance import IDLE_MS, MakeSpare, PrepareSegment, Retire
+from twinbus.storage.maintenance import (
+    IDLE_MS,
+    MakeSpare,
+    PrepareSegment,
+    ReserveSegment,
+    Retire,
+)
 from twinbus.storage.snapshot import TEMPORARY_NAME
 from twinbus.testing import CrashMode, SimDisk
 
@@ -207,6 +213,47 @@ def test_a_spare_segment_is_made_while_nothing_is_written_and_used_for_the_next_
     scene.store.close()
     again = Scene(disk.restarted())
     assert len(again.bodies()) == 40
+
+
+def test_sends_count_on_a_segment_whose_room_is_taken() -> None:
+    """To fill it takes a while: nobody is told meanwhile that the disk is full."""
+    scene = Scene(SimDisk(), segment_size=1 << 20)
+    store = scene.store
+    scene.work()  # the next segment is ready
+    scene.send(b"x" * 600_000)
+    scene.send(b"x" * 600_000)  # goes there
+    assert not store.room_for(600_000)
+    task = store.next_task(scene.now)
+    assert isinstance(task, ReserveSegment)
+    assert store.has_urgent_task
+    task.run()
+    store.finish_task(task)
+    assert store.room_for(600_000)
+    scene.queue.send([NewMessage(b"y" * 600_000)], scene.now)
+    assert store.begin_commit() is None  # it waits for the zeros
+    task = store.next_task(scene.now)
+    assert isinstance(task, PrepareSegment)
+    task.run()
+    store.finish_task(task)
+    scene.commit()
+    assert len(scene.bodies()) == 3
+
+
+def test_no_room_for_the_next_segment_is_seen_before_anybody_counts_on_it() -> None:
+    disk = SimDisk()
+    scene = Scene(disk, segment_size=1 << 20)
+    scene.work()
+    scene.send(b"x" * 600_000)
+    scene.send(b"x" * 600_000)
+    disk.capacity = sum(disk.size(name) for name in disk.names()) + 1_000
+    task = scene.store.next_task(scene.now)
+    assert isinstance(task, ReserveSegment)
+    task.run()
+    scene.store.finish_task(task)
+    assert task.full
+    assert not scene.store.room_for(600_000)
+    assert not scene.store.has_urgent_task  # the disk is asked again after a while
+    assert not [name for name in disk.names() if name.endswith(".fresh")]
 
 
 def test_a_store_that_is_hardly_used_makes_no_spare_segment() -> None:
