@@ -84,12 +84,15 @@ def check_served(world: World) -> None:
             link = client.link
             if link is not None and link.credit > 0 and not link.is_full:
                 free = _free(world, client.place, link.subqueue)
+                if free:  # a lock may have ended just now
+                    world.loop.run(SERVING_MS)
+                    free &= _free(world, client.place, link.subqueue)
                 assert link.credit == 0 or not free, f"{free} waits, and a receiver of it too"
 
 
-def _free(world: World, place: str, subqueue: int) -> list[int]:
+def _free(world: World, place: str, subqueue: int) -> set[int]:
     """Sequence numbers of what could be received."""
-    free: list[int] = []
+    free: set[int] = set()
     number = 0
     while True:
         peeked = _list(_ask(world, Peek(world.number_of(place), subqueue, number, 100)))
@@ -97,7 +100,7 @@ def _free(world: World, place: str, subqueue: int) -> list[int]:
             assert isinstance(each, Delivered)
             number = each.message.sequence_number + 1
             if each.message.state == ACTIVE and each.message.grant == 0:
-                free.append(number - 1)
+                free.add(number - 1)
         if not peeked:
             return free
 
