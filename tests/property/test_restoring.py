@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusReceivedMessage
-from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader
+from azure.servicebus.amqp import (
+    AmqpAnnotatedMessage,
+    AmqpMessageHeader,
+    AmqpMessageProperties,
+)
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +36,7 @@ DAMAGE: Any = [
     {"TYPE": "TIMESTAMP", "VALUE": 5},
     {"TYPE": "BINARY", "VALUE": b"\xff"},
 ]
+EXPIRES = AmqpMessageProperties(absolute_expiry_time=1)  # when it has waited for 1 ms: at 0
 modes = st.sampled_from(["original", "remaining"])
 
 
@@ -44,6 +49,7 @@ modes = st.sampled_from(["original", "remaining"])
     waited_ms=st.integers(-1_000, 10_000_000),
 )
 @example(AmqpAnnotatedMessage(value_body={"a": [1.5, b"x"]}), "p/1", "original", 5, 0)
+@example(AmqpAnnotatedMessage(data_body=b"", properties=EXPIRES), None, "remaining", None, 1)
 def test_both_ways_come_to_the_same(
     message: AmqpAnnotatedMessage, key: str | None, mode: Any, ttl_ms: int | None, waited_ms: int
 ) -> None:

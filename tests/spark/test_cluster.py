@@ -144,4 +144,5 @@ def test_spark_submit_takes_the_same_arguments(
         *("pipeline", "dead-letters", "show", "--entity", orders),
     ]
     variables |= {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(home.path)}
+    variables |= {"JAVA_HOME": str(home.java_home)}  # where it runs there is one
     assert run(submit, variables) == "no dead letters\n"

@@ -213,10 +213,11 @@ def test_columns_that_a_message_has_not(
 
 
 def test_offsets_of_something_else_are_refused(bus: ServerProcess) -> None:
-    given = {"connectionString": bus.connection_string, "entityPath": "begin"}
+    bus.create_queue("another")
+    given = {"connectionString": bus.connection_string, "entityPath": "another"}
     strange = {"startingOffsets": '{"other/0": 1}'}
     with pytest.raises(ConfigError, match="startingOffsets names 'other/0'"):
-        stream(bus, entityPath="begin", **strange).initialOffset()
+        stream(bus, entityPath="another", **strange).initialOffset()
     with pytest.raises(ConfigError, match="startingOffsets names 'other/0'"):
         ServiceBusDataSource({**given, **strange}).reader(IDS).partitions()
 

@@ -299,8 +299,8 @@ class _Fields:
         changes: dict[int, bytes] = {}
         if waiting.session_id is not None:
             changes[_GROUP_ID] = encode_string(waiting.session_id)
-        if lifetime.expiry_ms is not None:
-            changes[_EXPIRY] = _timestamp(lifetime.expiry_ms)
+        if lifetime.expiry_ms is not None:  # the SDK leaves out a time of 0
+            changes[_EXPIRY] = _timestamp(lifetime.expiry_ms) if lifetime.expiry_ms else _NULL
         if not rules.is_lasting(lifetime.time_to_live_ms):
             # As every client of Service Bus writes them beside a time to live.
             assert lifetime.time_to_live_ms is not None
