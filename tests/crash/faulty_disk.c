@@ -1,7 +1,7 @@
 /* A disk that fails on request: preloaded into the server, it stands between libc and the kernel.
  *
  * The directory named by FAULTY_DISK holds the requests, as empty files:
- *   sync-error   the next fsync or fdatasync of a written file fails with EIO, once, and takes the
+ *   sync-error   the next fsync, fdatasync or synchronous write fails with EIO, once, and takes the
  *                bytes with it: what was written since the last good sync reads as zeros
  *                afterwards, as it may on Linux after a failed write-back.  A later sync succeeds.
  *   write-error  the next positioned write fails with EIO, once.
@@ -91,10 +91,11 @@ ssize_t pwritev64(int fd, const struct iovec *parts, int count, off_t start) {
 ssize_t pwritev(int fd, const struct iovec *parts, int count, off_t start) {
   return pwritev64(fd, parts, count, start);
 }
+static int sync_fails(int fd);
 ssize_t pwritev64v2(int fd, const struct iovec *parts, int count, off_t start, int flags) {
-  return write_fails(fd, start, total(parts, count))
-             ? -1
-             : REAL(pwritev64v2)(fd, parts, count, start, flags);
+  if (write_fails(fd, start, total(parts, count))) return -1;
+  ssize_t written = REAL(pwritev64v2)(fd, parts, count, start, flags);
+  return written >= 0 && flags & RWF_DSYNC && sync_fails(fd) ? -1 : written;
 }
 ssize_t pwritev2(int fd, const struct iovec *parts, int count, off_t start, int flags) {
   return pwritev64v2(fd, parts, count, start, flags);

@@ -15,6 +15,7 @@ kernel may have dropped the data and report success the next time.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -26,6 +27,9 @@ LOCK_NAME: Final = "lock"
 ZEROS: Final = bytes(1 << 20)
 BUFFERS_MAX: Final = 1_024  # IOV_MAX of Linux: more buffers than this no call takes
 
+_DSYNC: Final[int] = getattr(os, "RWF_DSYNC", 0)
+_UNSUPPORTED: Final = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+
 
 class File(Protocol):
     """One open file; positions are absolute, there is no cursor."""
@@ -35,6 +39,8 @@ class File(Protocol):
     def write(self, buffers: list[bytes], offset: int) -> None: ...
 
     def sync(self) -> None: ...
+
+    def write_through(self, buffers: list[bytes], offset: int) -> None: ...
 
     def reserve(self, size: int) -> None: ...
 
@@ -100,6 +106,19 @@ class OsFile:
 
     def sync(self) -> None:
         os.fdatasync(self._fd)
+
+    def write_through(self, buffers: list[bytes], offset: int) -> None:
+        """`write` and `sync` in one call, where the system can: after each call a thread waits for
+        Python's lock, and that takes longer than the disk does."""
+        try:
+            written = os.pwritev(self._fd, buffers, offset, _DSYNC) if _DSYNC else 0
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+            written = 0
+        if written != sum(map(len, buffers)):
+            self.write(buffers, offset)
+            self.sync()
 
     def reserve(self, size: int) -> None:
         """Make room up to `size` bytes; ENOSPC when there is none."""

@@ -116,6 +116,12 @@ class FaultyFile:
             self._faults.before_writing()
         self._file.sync()
 
+    def write_through(self, buffers: list[bytes], offset: int) -> None:
+        if self._faults.active:  # a write and a sync
+            self._faults.before_writing()
+            self._faults.before_writing()
+        self._file.write_through(buffers, offset)
+
     def reserve(self, size: int) -> None:
         if self._faults.active:
             self._faults.before_taking_room()

@@ -314,15 +314,13 @@ class Commit:
         try:
             if self._seal is not None:
                 file, seal = self._seal
-                file.write(seal, log.seal_offset)
-                file.sync()
+                file.write_through(seal, log.seal_offset)
                 file.close()
             records = b"".join(self._parts)
             frame = encode_frame(
                 records, RECORDS, log.salt, self._segment, self._offset, self._frame
             )
-            self._file.write(frame, self._offset)
-            self._file.sync()
+            self._file.write_through(frame, self._offset)
         except OSError as error:
             raise log.poison(error) from error
         self._parts = []

@@ -301,6 +301,11 @@ class SimFile:
             raise
         self._inode.sync()
 
+    def write_through(self, buffers: list[bytes], offset: int) -> None:
+        """Power may fail in between."""
+        self.write(buffers, offset)
+        self.sync()
+
     def reserve(self, size: int) -> None:
         self._disk._operation("reserve", self._name)
         missing = size - len(self._inode.seen)

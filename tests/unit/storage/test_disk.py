@@ -1,6 +1,7 @@
 """Disks: the operating system's, and the simulated one with its fault model."""
 
 import errno
+import os
 import random
 from pathlib import Path
 
@@ -39,6 +40,48 @@ def test_many_buffers_go_in_one_write(disk: Disk) -> None:
     file = disk.create("a")
     file.write([bytes([index % 256]) for index in range(3_000)], 0)
     assert file.read(3_000, 0) == bytes(index % 256 for index in range(3_000))
+    file.close()
+    disk.close()
+
+
+@pytest.mark.parametrize("count", [1, 3, 3_000])
+def test_written_through_is_there_and_durable(disk: Disk, count: int) -> None:
+    file = disk.create("a")
+    disk.sync_directory()
+    file.write_through([bytes([index % 256]) * 3 for index in range(count)], 5)
+    expected = bytes(5) + b"".join(bytes([index % 256]) * 3 for index in range(count))
+    assert file.read(10_000, 0) == expected
+    if isinstance(disk, SimDisk):
+        after = disk.after_power_cut(random.Random(1), CrashMode.DROP)
+        assert after.open("a").read(10_000, 0) == expected
+    file.close()
+    disk.close()
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EINVAL, 0, errno.EIO])
+def test_where_the_system_cannot_write_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Then it is written and synced; 0: a part was written.  Any other error is one."""
+    disk = OsDisk(tmp_path / "store")
+    file = disk.create("a")
+    real = os.pwritev
+    synced: list[int] = []
+
+    def pwritev(fd: int, buffers: list[bytes], offset: int, flags: int = 0) -> int:
+        if flags and code:
+            raise OSError(code, os.strerror(code))
+        return real(fd, [b"".join(buffers)[:4]] if flags else buffers, offset)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    if code == errno.EIO:
+        with pytest.raises(OSError, match="Input/output error"):
+            file.write_through([b"hello ", b"world"], 0)
+    else:
+        file.write_through([b"hello ", b"world"], 0)
+        assert file.read(100, 0) == b"hello world"
+        assert len(synced) == 1
     file.close()
     disk.close()
 
