@@ -175,6 +175,7 @@ class BrokerShell:
         """Make durable what was decided, then stop the threads and close the store."""
         if self._maintenance is not None:
             self._maintenance.cancel()
+            self._maintenance = None  # and no commit begins it anew
         if not self._failed:
             self._idle = self._loop.create_future()
             self._wake()

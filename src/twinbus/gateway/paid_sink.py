@@ -3,17 +3,17 @@
 from twinbus.broker.delivery import Sink
 from twinbus.clock import Clock
 from twinbus.entities.message import Message
-from twinbus.errors import ServiceError
+from twinbus.gateway.passing import PassingSink
 from twinbus.gateway.throttle import Throttle
 
 
-class PaidSink:
+class PaidSink(PassingSink):
     """Hands on everything, and counts the messages."""
 
-    __slots__ = ("_clock", "_prefix", "_sink", "_throttle")
+    __slots__ = ("_clock", "_prefix", "_throttle")
 
     def __init__(self, sink: Sink, prefix: str, throttle: Throttle, clock: Clock) -> None:
-        self._sink = sink
+        super().__init__(sink)
         self._prefix = prefix
         self._throttle = throttle
         self._clock = clock
@@ -23,15 +23,3 @@ class PaidSink:
     ) -> None:
         self._throttle.spend(self._prefix, len(messages), self._clock.now())
         self._sink.deliver(messages, bodies, locked_until_utc_ms)
-
-    def full(self) -> bool:
-        return self._sink.full()
-
-    def drained(self) -> None:
-        self._sink.drained()
-
-    def removed(self) -> None:
-        self._sink.removed()
-
-    def lost(self, error: ServiceError) -> None:
-        self._sink.lost(error)

@@ -6,8 +6,6 @@
 It knows which part of which entity a command is for, so that every partition has its own share.
 """
 
-from collections.abc import Callable
-
 from twinbus.broker.delivery import Sink
 from twinbus.broker.links import SLOW, UP, Accepting, Receiving, StoreLink
 from twinbus.broker.session_waiters import Answer
@@ -17,21 +15,21 @@ from twinbus.entities.sessions import SessionLock
 from twinbus.errors import ServerBusy
 from twinbus.gateway.directory import Directory, plain_id
 from twinbus.gateway.paid_sink import PaidSink
+from twinbus.gateway.passing import PassingLink
 from twinbus.gateway.replies import submit_admitted
 from twinbus.gateway.throttle import RECEIVE, Throttle, prefix_of
-from twinbus.gateway.transactions import StoreTransactions, open_transactions
 
 
-class ThrottledLink:
+class ThrottledLink(PassingLink):
     """One store, for those who are let through to it."""
 
-    __slots__ = ("_clock", "_directory", "_link", "_store", "_throttle")
+    __slots__ = ("_clock", "_directory", "_store", "_throttle")
 
     def __init__(
         self, store: int, link: StoreLink, directory: Directory, throttle: Throttle, clock: Clock
     ) -> None:
+        super().__init__(link)
         self._store = store
-        self._link = link
         self._directory = directory
         self._throttle = throttle
         self._clock = clock
@@ -41,14 +39,6 @@ class ThrottledLink:
         """A store that takes no sends is evaded by whatever may go to another one."""
         health = self._link.health
         return SLOW if health == UP and self._throttle.is_store_full(self._store) else health
-
-    @property
-    def pending_bytes(self) -> int:
-        return self._link.pending_bytes
-
-    @property
-    def open_count(self) -> int:
-        return self._link.open_count
 
     def submit(self, commands: list[Command]) -> None:
         submit_admitted(self._link, commands, self._refusal)
@@ -102,16 +92,4 @@ class ThrottledLink:
         error = self._receiver_refusal(entity_id)
         if error is not None:
             raise error
-        return self._link.accept_session(entity_id, session_id, timeout_ms, grant, then)
-
-    def transactions(self, clock: Clock, prefix: bytes) -> StoreTransactions:
-        return open_transactions(self._link, clock, prefix)
-
-    def hurry(self, talker: object) -> None:
-        self._link.hurry(talker)
-
-    def when_durable(self, call: Callable[[], None]) -> None:
-        self._link.when_durable(call)
-
-    def release_session(self, entity_id: int, lock: SessionLock) -> None:
-        self._link.release_session(entity_id, lock)
+        return super().accept_session(entity_id, session_id, timeout_ms, grant, then)

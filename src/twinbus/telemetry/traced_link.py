@@ -15,9 +15,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span
 
 from twinbus.broker.delivery import Sink
-from twinbus.broker.links import Accepting, Receiving, StoreLink
-from twinbus.broker.session_waiters import Answer
-from twinbus.clock import Clock
+from twinbus.broker.links import Receiving, StoreLink
 from twinbus.entities.commands import (
     ABANDON,
     COMPLETE,
@@ -33,10 +31,9 @@ from twinbus.entities.descriptions import PREFIX_END
 from twinbus.entities.message import Message
 from twinbus.entities.partitions import shown_name
 from twinbus.entities.sessions import SessionLock
-from twinbus.errors import ServiceError
 from twinbus.gateway.directory import Directory, plain_id
+from twinbus.gateway.passing import PassingLink, PassingSink
 from twinbus.gateway.replies import Asked
-from twinbus.gateway.transactions import StoreTransactions, open_transactions
 from twinbus.telemetry.tracing import DELIVER, FORWARD, SETTLE, STORE, Tracing
 
 DELIVERED_MAX: Final = 100_000  # messages whose settlement is waited for, the newest
@@ -58,7 +55,7 @@ Delivered = tuple[Context, str | None]  # the deliver span's, and the message's 
 Begun = tuple[int, Span]  # which message of a command, and its span
 
 
-class TracedLink:
+class TracedLink(PassingLink):
     """One store, with spans for those messages that carry a trace."""
 
     def __init__(
@@ -74,25 +71,13 @@ class TracedLink:
 
         The directory belongs to the gateway, which is made of links, and so comes later.
         """
-        self._link = link
+        super().__init__(link)
         self._store = store
         self._tracing = tracing
         self._read_id = read_id
         self._namespace = namespace
         self._directory = directory
         self._delivered: OrderedDict[tuple[int, int], Delivered] = OrderedDict()
-
-    @property
-    def health(self) -> int:
-        return self._link.health
-
-    @property
-    def pending_bytes(self) -> int:
-        return self._link.pending_bytes
-
-    @property
-    def open_count(self) -> int:
-        return self._link.open_count
 
     # -- sends and settlements ---------------------------------------------------------------------
 
@@ -190,36 +175,17 @@ class TracedLink:
             entity_id, subqueue, receive_mode, traced, session, is_exclusive, relays
         )
 
-    # -- what passes as it is ----------------------------------------------------------------------
 
-    def accept_session(
-        self, entity_id: int, session_id: str | None, timeout_ms: int, grant: int, then: Answer
-    ) -> Accepting:
-        return self._link.accept_session(entity_id, session_id, timeout_ms, grant, then)
-
-    def transactions(self, clock: Clock, prefix: bytes) -> StoreTransactions:
-        return open_transactions(self._link, clock, prefix)
-
-    def hurry(self, talker: object) -> None:
-        self._link.hurry(talker)
-
-    def when_durable(self, call: Callable[[], None]) -> None:
-        self._link.when_durable(call)
-
-    def release_session(self, entity_id: int, lock: SessionLock) -> None:
-        self._link.release_session(entity_id, lock)
-
-
-class TracedSink:
+class TracedSink(PassingSink):
     """Hands on everything, and tells the link of messages."""
 
-    __slots__ = ("_entity_id", "_link", "_operation", "_sink", "_subqueue")
+    __slots__ = ("_entity_id", "_link", "_operation", "_subqueue")
 
     def __init__(
         self, link: TracedLink, sink: Sink, entity_id: int, subqueue: int, operation: str
     ) -> None:
+        super().__init__(sink)
         self._link = link
-        self._sink = sink
         self._entity_id = entity_id
         self._subqueue = subqueue
         self._operation = operation
@@ -229,18 +195,6 @@ class TracedSink:
     ) -> None:
         self._link.delivering(self._entity_id, self._subqueue, self._operation, messages, bodies)
         self._sink.deliver(messages, bodies, locked_until_utc_ms)
-
-    def full(self) -> bool:
-        return self._sink.full()
-
-    def drained(self) -> None:
-        self._sink.drained()
-
-    def removed(self) -> None:
-        self._sink.removed()
-
-    def lost(self, error: ServiceError) -> None:
-        self._sink.lost(error)
 
 
 class Ending:
