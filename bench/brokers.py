@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from twinbus.client.connection_string import ConnectionString
+from twinbus.limits import SEGMENT_SIZE_MEGABYTES
 from twinbus.testing.server import ServerProcess
 
 ROOT = Path(__file__).parent.parent
@@ -38,7 +39,9 @@ class Twinbus:
         path = ROOT / "build" / "compiled" if build == "compiled" else ROOT / "src"
         environment = {"PYTHONPATH": str(path), "TWINBUS_PURE": "0" if build == "compiled" else "1"}
         self.server = ServerProcess(
-            directory / f"twinbus-{build}", environment=environment, segment_size_megabytes=64
+            directory / f"twinbus-{build}",
+            environment=environment,
+            segment_size_megabytes=SEGMENT_SIZE_MEGABYTES,
         )
 
     def start(self) -> None:

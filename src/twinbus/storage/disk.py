@@ -108,8 +108,8 @@ class OsFile:
         os.fdatasync(self._fd)
 
     def write_through(self, buffers: list[bytes], offset: int) -> None:
-        """`write` and `sync` in one call, where the system can: after each call a thread waits for
-        Python's lock, and that takes longer than the disk does."""
+        """`write` and `sync` in one call, where the system can: after each call a thread has to get
+        Python's lock back."""
         try:
             written = os.pwritev(self._fd, buffers, offset, _DSYNC) if _DSYNC else 0
         except OSError as error:
