@@ -74,6 +74,10 @@ class SdkLoad(OutageLoad):
         options: dict[str, Any] = {"max_wait_time": WAIT_S}
         if is_session:
             options["session_id"] = NEXT_AVAILABLE_SESSION
+            # Without a prefetch the SDK gives back, unseen, what comes while the application is
+            # busy.  The next message may be under way by then, and is seen before it: no order
+            # could be judged.  With one it is kept, and seen in the order of its coming.
+            options["prefetch_count"] = RECEIVED_AT_ONCE
         async with self._client() as client:
             for visit, queue in enumerate(itertools.cycle(queues)):
                 try:
