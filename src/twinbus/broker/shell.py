@@ -1,8 +1,7 @@
 """The broker's shell: the loop, the commit thread and the maintenance thread.
 
 The disk sets the rhythm: at most one commit is in flight, and what arrives meanwhile is the next
-one.  A commit that carries little is written on the loop itself: handing it to a thread and back
-costs two wake-ups, which for a single message take as long as the sync.
+one.  Who writes it, the loop itself or the commit thread, is decided in `pace.py`.
 """
 
 import asyncio
@@ -14,6 +13,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from twinbus.broker.broker import Broker
+from twinbus.broker.pace import DiskPace
 from twinbus.clock import Clock
 from twinbus.entities.commands import Reply
 from twinbus.entities.fields import MessageCodec
@@ -22,8 +22,6 @@ from twinbus.storage.store import Commit, Store, Task
 
 log = logging.getLogger("twinbus.broker")
 
-# The commit of a light turn is written inline up to this size; above, the loop has better to do.
-INLINE_SIZE_BYTES_MAX: Final = 65_536
 MAINTENANCE_INTERVAL_S: Final = 0.05
 
 
@@ -48,6 +46,7 @@ class BrokerShell:
         self.broker = Broker(store, clock, self._wake, on_replies, codec, is_one_of_many)
         self.broker.turn_now = self._turn
         self._store = store
+        self._pace = DiskPace()
         self._committing = False
         self._open_since_ms = -1  # monotonic; since when something has not been durable
         self._failed = False
@@ -81,10 +80,16 @@ class BrokerShell:
             self._settle_idle()
             return
         self._committing = True
-        if self.writes_inline and broker.light and commit.size <= INLINE_SIZE_BYTES_MAX:
-            self._written(commit, _attempt(commit.write))
+        if self.writes_inline and self._pace.may_wait(commit.size, broker.light):
+            self._write(commit)
         else:
             self._commits.put(commit.write, lambda error: self._written(commit, error))
+
+    def _write(self, commit: Commit) -> None:
+        began_ms = self._clock.now().mono_ms
+        error = _attempt(commit.write)
+        self._pace.waited(self._clock.now().mono_ms - began_ms)
+        self._written(commit, error)
 
     def _written(self, commit: Commit, error: BaseException | None) -> None:
         if error is not None:

@@ -1,0 +1,48 @@
+"""Whether the loop waits for the disk itself, or has a thread wait for it.
+
+A thread shares Python's lock with the loop, and a loop that is busy gives it back late.  What that
+costs depends on the commit (docs/performance.md has the figures):
+
+    few messages     being handed to a thread and back takes as long as the sync: the loop waits
+    many, but small  settlements: nearly all of it is the disk's time, which the loop can use
+    large            messages: much of it is joining, checksum and copying: the loop waits
+    very large       takes its time on any disk: others should not be kept waiting for so long
+
+And the loop waits only as long as the disk is quick.  One that was slow is left to the thread for
+some commits, then tried again; each time it is still slow, for twice as many.
+"""
+
+from typing import Final
+
+SMALL_SIZE_BYTES_MAX: Final = 1 << 16
+LARGE_SIZE_BYTES_MAX: Final = 1 << 20
+SLOW_MS: Final = 5  # longer than that nobody else should be kept waiting
+PAUSE_MIN: Final = 16  # commits
+PAUSE_MAX: Final = 1_024
+
+
+class DiskPace:
+    """What the last commits say about the next one."""
+
+    __slots__ = ("_left", "_pause")
+
+    def __init__(self) -> None:
+        self._left = 0  # so many commits are the thread's
+        self._pause = PAUSE_MIN
+
+    def may_wait(self, size: int, is_light: bool) -> bool:
+        """Is the loop to write a commit of so many bytes, light if it is of few messages?"""
+        if not is_light and not SMALL_SIZE_BYTES_MAX < size <= LARGE_SIZE_BYTES_MAX:
+            return False
+        if self._left > 0:
+            self._left -= 1
+            return False
+        return True
+
+    def waited(self, duration_ms: int) -> None:
+        """The loop has written one, and it took so long."""
+        if duration_ms < SLOW_MS:
+            self._pause = PAUSE_MIN
+        else:
+            self._left = self._pause
+            self._pause = min(2 * self._pause, PAUSE_MAX)
