@@ -114,13 +114,7 @@ def read_task(options: SourceOptions, names: Sequence[str], task: Task) -> Itera
         )
         with reading(options, span.path) as bus:
             for messages in bus.browse(span.path, span.first, span.end):
-                for encoded in messages:
-                    builder.add(encoded)
-                    if (
-                        builder.size_bytes >= options.max_batch_bytes
-                        or builder.row_count >= BATCH_ROWS_MAX
-                    ):
-                        yield builder.take()
+                yield from builder.batches(messages, BATCH_ROWS_MAX, options.max_batch_bytes)
         if builder.row_count:
             yield builder.take()
 

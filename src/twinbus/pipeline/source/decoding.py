@@ -153,28 +153,7 @@ def _number(value: object) -> int | None:
     return int(value) if isinstance(value, int) and -_LONG_END <= value < _LONG_END else None
 
 
-def read_fields(encoded: bytes, at: int, end: int, limit: int) -> list[str | None]:
-    """The first fields of a list, as texts; most are short texts or nothing."""
-    values: list[str | None] = []
-    at, count = _entries(encoded, at, end)
-    for _ in range(min(count, limit)):
-        code = encoded[at]
-        if code == 0x40:
-            values.append(None)
-            at += 1
-        elif code == 0xA1 or code == 0xA3:
-            stop = at + 2 + encoded[at + 1]
-            values.append(encoded[at + 2 : stop].decode())
-            at = stop
-        else:
-            value, at = decode_within(encoded, at, end)
-            values.append(text_of(value))
-    if at > end:
-        raise IndexError("a field is longer than its list")
-    return values
-
-
-def _entries(encoded: bytes, at: int, end: int) -> tuple[int, int]:
+def find_entries(encoded: bytes, at: int, end: int) -> tuple[int, int]:
     """Where the elements of a list or map begin, and how many there are."""
     if encoded[at] & 0xF0 == 0xC0:
         return at + 3, encoded[at + 2]
@@ -186,7 +165,7 @@ def read_texts(
     encoded: bytes, at: int, end: int, keys: list[str], values: list[str | None]
 ) -> None:
     """The entries of a map, appended as texts; the types that SDKs send most without detour."""
-    at, count = _entries(encoded, at, end)
+    at, count = find_entries(encoded, at, end)
     for _ in range(count >> 1):
         if encoded[at] == 0xA1:
             stop = at + 2 + encoded[at + 1]
