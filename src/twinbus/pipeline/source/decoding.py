@@ -55,8 +55,8 @@ _TTL_MS_MAX: Final = 1 << 62
 
 _EXPIRY_TIME: Final = 8
 _CREATION_TIME: Final = 9
-# Whole numbers by their constructor; the others are rare.
-_WHOLE: Final = {0x54: Struct(">b"), 0x55: Struct(">b"), 0x71: Struct(">i"), 0x81: Struct(">q")}
+# Whole numbers by their constructor; small ones are read in place, and others are rare.
+_WHOLE: Final = {0x71: Struct(">i"), 0x81: Struct(">q")}
 _TRUTHS: Final = ("false", "true")
 
 
@@ -179,6 +179,13 @@ def read_texts(
             stop = at + 2 + encoded[at + 1]
             values.append(encoded[at + 2 : stop].decode())
             at = stop
+        elif code == 0x54 or code == 0x55:
+            small = encoded[at + 1]
+            values.append(str(small if small < 0x80 else small - 0x100))
+            at += 2
+        elif code == 0x41 or code == 0x42:
+            values.append(_TRUTHS[0x42 - code])
+            at += 1
         elif code in _WHOLE:
             number = _WHOLE[code]
             values.append(str(number.unpack_from(encoded, at + 1)[0]))
