@@ -19,7 +19,7 @@ from twinbus.amqp.message import (
     sequence_section,
     value_section,
 )
-from twinbus.amqp.types import Decimal32, Described, Float, Symbol, Timestamp, UInt, ULong
+from twinbus.amqp.types import Decimal32, Described, Float, Int, Symbol, Timestamp, UInt, ULong
 from twinbus.pipeline.schema import AMQP, COLUMNS, arrow_schema
 from twinbus.pipeline.source.rows import POSITION_CHARS_MAX, RowBuilder, position_prefix
 from twinbus.pipeline.source.runs import Runs
@@ -175,7 +175,12 @@ def test_bodies(body: bytes, kind: str, expected: bytes) -> None:
         (True, "true"),
         (False, "false"),
         (1, "1"),
+        (127, "127"),
+        (-1, "-1"),
+        (-128, "-128"),
         (-129, "-129"),
+        (Int(7), "7"),
+        (Int(-70_000), "-70000"),
         (1 << 40, "1099511627776"),
         (UInt(0), "0"),
         (ULong(1 << 63), "9223372036854775808"),
@@ -331,6 +336,66 @@ def test_size_and_rows_are_counted_from_batch_to_batch() -> None:
     assert builder.take().num_rows == 2
     assert (builder.row_count, builder.size_bytes) == (0, 0)
     assert builder.take().num_rows == 0
+
+
+PLAIN = delivered(encode_message(data_section(b"plain"), Properties(), {}), 1)
+FULL_DELIVERED = delivered(
+    FULL, PARTITION_3 | 42, delivery_count=2, state=1, dead_letter_source="orders"
+)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                PLAIN,
+                FULL_DELIVERED,
+                delivered(encode_message(b""), 3),
+                delivered(encode_message(value_section("v")), 4),
+                b"junk",
+            ]
+        ),
+        max_size=8,
+    )
+)
+def test_a_row_is_the_same_among_others_as_alone(messages: list[bytes]) -> None:
+    """Columns are kept only as far as they say something: no row may get another's values."""
+    assert rows(*messages) == [rows(each)[0] for each in messages]
+
+
+def test_every_number_has_the_position_of_its_own_partition() -> None:
+    numbers = [5, PARTITION_3 | 5, 6]
+    found = rows(*(delivered(FULL, number) for number in numbers), names=["position"])
+    assert [row["position"] for row in found] == [
+        "host:5672/orders@7#0/5",
+        "host:5672/orders@7#3/5",
+        "host:5672/orders@7#0/6",
+    ]
+
+
+def test_a_property_said_twice_counts_as_it_was_said_last() -> None:
+    twice = {Symbol("DeadLetterReason"): "first", "DeadLetterReason": "last"}
+    encoded = b"\x00\x53\x74" + encode_value(twice) + data_section(b"")
+    first, second = rows(delivered(encoded), delivered(FULL), names=["dead_letter_reason"])
+    assert (first["dead_letter_reason"], second["dead_letter_reason"]) == ("last", "tired")
+
+
+@pytest.mark.parametrize("rows_max, bytes_max", [(3, 1 << 30), (1 << 30, 2 * len(PLAIN) + 1)])
+def test_full_batches_come_out_and_the_rest_waits(rows_max: int, bytes_max: int) -> None:
+    builder = RowBuilder(["sequence_number"], "h", "q", None)
+    encoded = [
+        delivered(encode_message(data_section(b"plain"), Properties(), {}), n) for n in range(1, 9)
+    ]
+    batches = [
+        batch
+        for chunk in (encoded[:4], encoded[4:])
+        for batch in builder.batches(chunk, rows_max, bytes_max)
+    ]
+    assert [batch.num_rows for batch in batches] == [3, 3]
+    numbers = [
+        row["sequence_number"] for batch in [*batches, builder.take()] for row in batch.to_pylist()
+    ]
+    assert numbers == list(range(1, 9))
 
 
 @given(st.text(max_size=300), st.text(max_size=300), st.integers(0, 15))
