@@ -33,6 +33,9 @@ PASSING: Final = "~"
 
 def add_range(bounds: list[int], first: int, end: int) -> None:
     """Add the numbers from `first` to before `end`; neighbours grow together."""
+    if bounds and bounds[-1] == first:  # the next one of a producer that loses none: nearly always
+        bounds[-1] = end
+        return
     left = bisect_left(bounds, first)
     right = bisect_right(bounds, end)
     made: list[int] = []
@@ -45,6 +48,8 @@ def add_range(bounds: list[int], first: int, end: int) -> None:
 
 def has_number(bounds: list[int], number: int) -> bool:
     """Is it one of the numbers within these bounds?"""
+    if not bounds or bounds[-1] <= number:
+        return False
     return bisect_right(bounds, number) & 1 == 1
 
 

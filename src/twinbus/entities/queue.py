@@ -54,6 +54,7 @@ from twinbus.entities.message import (
     DEFERRED,
     NEVER_MS,
     SCHEDULED,
+    Mark,
     Message,
     NewMessage,
     Overlay,
@@ -100,6 +101,9 @@ class Queue(QueueTransitions):
         return self._send_unmarked(messages, now)
 
     def _send_marked(self, messages: list[NewMessage], now: Now) -> list[int]:
+        only = messages[0].mark
+        if len(messages) == 1 and only is not None and not only.is_ping:
+            return self._send_numbered(messages, only, now)
         found = self._arrivals().screen(messages)
         self.check_sendable()
         if found.ping_count:
@@ -114,6 +118,22 @@ class Queue(QueueTransitions):
         self._arrive(found)
         gather(self.facts, mark)
         return found.spread(numbers)
+
+    def _send_numbered(self, messages: list[NewMessage], only: Mark, now: Now) -> list[int]:
+        """What `_send_marked` does with one numbered message: a paired sender sends one a call."""
+        self.check_sendable()
+        arrivals = self._arrivals()
+        producer, number = only.producer, only.number
+        if arrivals.has(producer, number):
+            self.facts.append(Together([]))  # as above
+            return [0]
+        mark = len(self.facts)
+        numbers = self._send_unmarked(messages, now)
+        bounds = [number, number + 1]
+        arrivals.add(producer, bounds)
+        self.facts.append(Arrived(self.entity_id, producer, bounds))
+        gather(self.facts, mark)
+        return numbers
 
     def _arrive(self, found: Screened) -> None:
         """From now on these numbers have come; for one frame with their messages."""

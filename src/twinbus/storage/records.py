@@ -209,6 +209,8 @@ def encode(fact: Fact, parts: Parts, position: int) -> int:
         for each in fact.facts:
             size += encode(each, parts, position + size)
         return size
+    if isinstance(fact, Arrived):
+        return _encode_arrived(fact, parts)
     if isinstance(fact, FannedOut):
         return _encode_fanned_out(fact, parts, position)
     data = _encode_rare(fact)
@@ -301,6 +303,21 @@ def _encode_many(fact: Stored, parts: Parts, position: int) -> int:
         message.position = at
         at += length
     return at - position
+
+
+_ARRIVED_HEAD: Final = struct.Struct("<BBBBIII")
+_ONE_RUN: Final = struct.Struct("<QQ")
+
+
+def _encode_arrived(fact: Arrived, parts: Parts) -> int:
+    bounds = fact.bounds
+    count = len(bounds)
+    producer = fact.producer.encode()
+    runs = _ONE_RUN.pack(bounds[0], bounds[1]) if count == 2 else struct.pack(f"<{count}Q", *bounds)
+    head = _ARRIVED_HEAD.pack(ARRIVED, VERSION, 0, 0, fact.entity_id, count // 2, len(producer))
+    data = head + producer + runs
+    parts.append(data)
+    return len(data)
 
 
 def _encode_fanned_out(fact: FannedOut, parts: Parts, position: int) -> int:
@@ -409,11 +426,6 @@ def _encode_rare(fact: Fact) -> bytes:
         carrier = fact.carrier.encode()
         head = RECORD.pack(CARRIED, VERSION, 0, 0, fact.entity_id, count)
         return head + ID.pack(len(carrier)) + carrier + struct.pack(f"<{count}Q", *fact.numbers)
-    if isinstance(fact, Arrived):
-        count = len(fact.bounds)
-        producer = fact.producer.encode()
-        head = RECORD.pack(ARRIVED, VERSION, 0, 0, fact.entity_id, count // 2)
-        return head + ID.pack(len(producer)) + producer + struct.pack(f"<{count}Q", *fact.bounds)
     return _encode_store_fact(fact)
 
 

@@ -83,6 +83,41 @@ def test_a_message_in_the_standard_order() -> None:
     check_whole(scan(b"".join(WHOLE.values())))
 
 
+@pytest.mark.parametrize(
+    ("annotations", "value"),
+    [
+        ({Symbol("x-opt-key"): "a text"}, "a text"),
+        ({Symbol("x-opt-key"): ""}, ""),
+        ({Symbol("x-opt-key"): "t" * 255}, "t" * 255),
+        ({Symbol("x-opt-key"): "t" * 300}, "t" * 300),
+        ({Symbol("x-opt-key"): "täxt"}, "täxt"),
+        ({Symbol("x-opt-key"): 7}, 7),
+        ({Symbol("x-opt-key"): b"binary"}, b"binary"),
+        ({Symbol("x-opt-key"): None}, None),
+        ({"x-opt-key": "under a text"}, "under a text"),
+        ({Symbol("x-opt-key"): "first", Symbol("x-opt-other"): "o"}, "first"),
+        ({Symbol("x-opt-other"): "o", Symbol("x-opt-key"): "last"}, "last"),
+        ({Symbol("x-opt-other"): "x-opt-key"}, None),
+        ({Symbol("x-opt-key-of-another"): "o"}, None),
+    ],
+)
+def test_a_delivery_annotation(annotations: dict[object, object], value: object) -> None:
+    data = section(DATA, b"body") + section(DELIVERY_ANNOTATIONS, annotations)
+    assert scan(data).delivery_annotation("x-opt-key") == value
+
+
+def test_delivery_annotations_that_are_damaged() -> None:
+    whole = section(DELIVERY_ANNOTATIONS, {Symbol("x-opt-key"): "text"})
+    for at in range(5, len(whole)):
+        for code in (0x00, 0xA1, 0xA3, 0xB1, 0xFF):
+            data = section(DATA, b"body") + whole[:at] + bytes((code,)) + whole[at + 1 :]
+            try:
+                found = scan(data).delivery_annotation("x-opt-key")
+            except RemoteProtocolError:
+                continue
+            assert found is None or isinstance(found, str)
+
+
 def test_delivery_annotations_last_as_the_sdk_sends_them() -> None:
     order = (HEADER, ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES, DATA, FOOTER)
     check_whole(scan(b"".join(WHOLE[code] for code in (*order, DELIVERY_ANNOTATIONS))))
