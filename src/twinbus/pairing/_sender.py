@@ -94,9 +94,15 @@ class PairedSender:
         When this returns, the primary or a backlog queue has taken them.  When it raises, the
         caller still has them: see `twinbus.pairing.classification` for which error means what.
         """
-        self._check_call(kwargs)
+        if kwargs or self._closed.is_set():
+            self._check_call(kwargs)
         perform: Callable[[Step], Any] = self._perform
-        way = self._shortcut(message) if timeout is None else None
+        way: Shortcut | None = None
+        # The first send of all and the first after an outage have more to do.
+        if timeout is None and self._state.primary_batch_bytes and not self._backlog:
+            with self._lock:
+                self._pairing.check()
+                way = shortcut(self._pairing, self._entity, message)
         if way is not None:
             error = self._send_by(way)
             if error is None:
@@ -151,14 +157,6 @@ class PairedSender:
         self._closed.set()
         self._primary.begin_close()
         self._close_backlog()
-
-    def _shortcut(self, message: Any) -> Shortcut | None:
-        # The first send of all and the first after an outage have more to do.
-        if not self._state.primary_batch_bytes or self._backlog:
-            return None
-        with self._lock:
-            self._pairing.check()
-            return shortcut(self._pairing, self._entity, message)
 
     def _send_by(self, way: Shortcut) -> Exception | None:
         """None: it is done."""

@@ -75,6 +75,18 @@ class SteadySender:
         self._opening = None if first is None else Opening(first)
 
     def send(self, outgoing: Any, timeout_s: float) -> None:
+        # Mostly nobody else is sending, and the SDK's sender is there: then no time has passed.
+        if self._mutex.acquire(blocking=False):
+            try:
+                sdk = self._sdk
+                if sdk is not None:
+                    sdk.send_messages(outgoing, timeout=timeout_s)
+                    return
+            except BaseException as error:
+                if not self._is_to_be_replaced(sdk, error):
+                    raise
+            finally:
+                self._mutex.release()
         self._use("send_messages", timeout_s, outgoing)
 
     def schedule(self, outgoing: Any, time_utc: dt.datetime, timeout_s: float) -> list[int]:
@@ -118,14 +130,17 @@ class SteadySender:
                         return self._batch_bytes(sdk, left_s)
                     return getattr(sdk, method)(*arguments, timeout=left_s)
                 except BaseException as error:
-                    if self._sdk is sdk and is_broken_by(error) and not self._is_opening():
-                        self.begin_close()
-                    # Somebody has closed the SDK's client: no fault of what is being sent.
-                    if isinstance(error, ValueError) and SHUT_DOWN in str(error):
-                        continue
-                    raise
+                    if not self._is_to_be_replaced(sdk, error):
+                        raise
         finally:
             self._mutex.release()
+
+    def _is_to_be_replaced(self, sdk: ServiceBusSender | None, error: BaseException) -> bool:
+        """Throws away what the error has broken.  True: the call is to be made by a new one."""
+        if self._sdk is sdk and is_broken_by(error) and not self._is_opening():
+            self.begin_close()
+        # Somebody has closed the SDK's client: no fault of what is being sent.
+        return isinstance(error, ValueError) and SHUT_DOWN in str(error)
 
     def _ready(self) -> ServiceBusSender:
         sdk = self._sdk

@@ -6,6 +6,7 @@ sent, onto a copy, so that one batch can be sent twice, or by two threads at onc
 """
 
 import copy
+import importlib
 import importlib.util
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
@@ -22,6 +23,10 @@ T = TypeVar("T")
 # The most that a stamp adds to a message: section, map and annotation's name, a key of 48
 # characters, and what the batch itself needs for a message that got longer.
 STAMP_BYTES_MAX: Final = 96
+
+# Longer bodies are not copied to put a stamp behind them: then the SDK encodes it, which takes as
+# long as to copy this much.
+TRAILED_BYTES_MAX: Final = 64 * 1024
 
 _NAME: Final = STAMP.encode()
 _DATA: Final = 5  # of the SDK's encoded batch: the messages
@@ -109,12 +114,55 @@ def with_stamp_in_its_form(
     message: ServiceBusMessage | AmqpAnnotatedMessage, key: str
 ) -> ServiceBusMessage | AmqpAnnotatedMessage:
     """As `with_stamp`, for sending alone: the SDK is quicker with messages of its own class."""
-    stamped = with_stamp(raw_of(message), key)
-    if isinstance(message, AmqpAnnotatedMessage) or "_raw_amqp_message" not in vars(message):
-        return stamped
+    if isinstance(message, AmqpAnnotatedMessage):
+        return with_stamp(message, key)
     twin = _twin(message)
-    twin._raw_amqp_message = stamped  # noqa: SLF001 - its constructor takes none
+    fields = twin.__dict__
+    raw = fields.get("_raw_amqp_message")
+    if raw is None:
+        return with_stamp(message.raw_amqp_message, key)
+    stamped = with_stamp_behind(raw, key) if CAN_TRAIL else None
+    fields["_raw_amqp_message"] = with_stamp(raw, key) if stamped is None else stamped
     return twin
+
+
+class _BodyAndSection(bytes):
+    """The last bytes of a body, and behind them a section that is encoded already.
+
+    Its length is that of the body: the SDK writes the length of a body and then all its bytes, so
+    what is written is the body and, where the next section begins, the section.
+    """
+
+    body_bytes: int
+
+    def __len__(self) -> int:
+        return self.body_bytes
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """The SDK does so when somebody wants to see the message."""
+        return self[: self.body_bytes].decode(encoding, errors)
+
+
+def with_stamp_behind(message: AmqpAnnotatedMessage, key: str) -> AmqpAnnotatedMessage | None:
+    """As `with_stamp`, the same bytes, at a third of the cost; None where it cannot be done.
+
+    The SDK writes delivery annotations last.  It encodes them in Python,
+    which takes it 19 µs of the 450 that a send takes.
+    """
+    stamped = _twin(message)
+    fields = stamped.__dict__
+    parts = fields.get("_data_body")
+    if not isinstance(parts, list) or not parts:
+        return None
+    if fields["_delivery_annotations"] or fields["_footer"]:
+        return None
+    last = parts[-1]
+    if type(last) is not bytes or len(last) > TRAILED_BYTES_MAX:
+        return None
+    both = _BodyAndSection(last + _section(key))
+    both.body_bytes = len(last)
+    fields["_data_body"] = [*parts[:-1], both]
+    return stamped
 
 
 def originals_of(batch: ServiceBusMessageBatch) -> list[AmqpAnnotatedMessage]:
@@ -225,5 +273,38 @@ def _can_append() -> bool:
         return False
 
 
+# What encodes a message that is sent alone, in each of the SDK's flavours.
+_ENCODERS: Final = ("azure.servicebus._pyamqp.sender", "azure.servicebus._pyamqp.aio._sender_async")
+
+
+def _can_trail() -> bool:
+    """Whether this version of the SDK encodes bodies and annotations as expected.
+
+    Asked of the functions themselves by which it sends: a body that took in the section would be a
+    damaged message.
+    """
+    if importlib.util.find_spec("uamqp") is not None:  # its older transport has another encoder
+        return False
+    try:
+        for body in (b"", b"body", bytes(256)):
+            message = AmqpAnnotatedMessage(data_body=body, properties={"message_id": "id"})
+            trailed = with_stamp_behind(message, "producer/1")
+            if trailed is None:
+                return False
+            message.delivery_annotations = {STAMP: "producer/1"}
+            expected = _encoded(message)
+            transport = ServiceBusMessageBatch()._amqp_transport  # noqa: SLF001
+            outgoing = transport.to_outgoing_amqp_message(trailed)
+            for name in _ENCODERS:
+                written = bytearray()
+                importlib.import_module(name).encode_payload(written, outgoing)
+                if written != expected:
+                    return False
+    except (AttributeError, ImportError, IndexError, KeyError, TypeError, ValueError):
+        return False
+    return True
+
+
 CAN_SAY_TYPES: Final = _can_say_types()
 CAN_APPEND: Final = _can_append()
+CAN_TRAIL: Final = _can_trail()

@@ -68,7 +68,9 @@ class ProducerKeys:
         if self._kept or producer is None:
             keys = self.take(entity, [message])
             return None if keys is None else keys[0]
-        producer = _with_bucket(producer, message)
+        properties = message.properties
+        if message.annotations or (properties is not None and properties.group_id is not None):
+            producer = _with_bucket(producer, message)
         number = self._last[producer] = self._last.get(producer, 0) + 1
         return f"{producer}/{number}"
 

@@ -110,7 +110,9 @@ class PairedSender:
         When this returns, the primary or a backlog queue has taken them.  When it raises, the
         caller still has them: see `twinbus.pairing.classification` for which error means what.
         """
-        self._check_call(kwargs)
+        self._pairing.check()
+        if kwargs or self._closed.is_set():
+            self._check_call(kwargs)
         perform: Callable[[Step], Awaitable[Any]] = self._perform
         is_plain = timeout is None and not self._backlog
         way = shortcut(self._pairing, self._entity, message) if is_plain else None

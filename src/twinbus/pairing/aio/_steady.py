@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
 
+from twinbus.pairing.aio._watch import Watch
 from twinbus.pairing.batch import of_sender
 from twinbus.pairing.classification import is_broken_by
 from twinbus.pairing.errors import PairFaultedError
@@ -70,13 +71,36 @@ class SteadySender:
         self._make = make
         self._closing = closing
         self._mutex = asyncio.Lock()
+        self._user_count = 0  # who has the mutex or may wait for it
+        self._watch = Watch()
         self._is_closed = False
         self._sdk: ServiceBusSender | None = None
         self._first = first
         self._opening: asyncio.Task[ServiceBusSender] | None = None
 
     async def send(self, outgoing: Any, timeout_s: float) -> None:
-        await self._use("send_messages", timeout_s, outgoing)
+        sdk = self._sdk
+        if sdk is None or self._user_count:
+            await self._use("send_messages", timeout_s, outgoing)
+            return
+        # Nobody else is sending, which is the rule: there is nothing to wait for but the answer.
+        watch = self._watch
+        self._user_count += 1
+        await self._mutex.acquire()
+        try:
+            watch.begin(timeout_s + LATE_S_MAX)
+            await sdk.send_messages(of_sender(sdk, outgoing), timeout=timeout_s)
+            watch.end()
+        except BaseException as error:
+            is_late = watch.end()
+            self._leave_if_broken(sdk, error)
+            is_late = is_late and isinstance(error, asyncio.CancelledError)
+            if is_late or isinstance(error, TimeoutError):
+                raise _timed_out(timeout_s) from error
+            raise
+        finally:
+            self._mutex.release()
+            self._user_count -= 1
 
     async def schedule(self, outgoing: Any, time_utc: dt.datetime, timeout_s: float) -> list[int]:
         numbers = await self._use("schedule_messages", timeout_s, outgoing, time_utc)
@@ -91,14 +115,19 @@ class SteadySender:
 
     async def rest(self) -> None:
         """After those whose turn is before; the next one to use it opens a new SDK sender."""
-        async with self._mutex:
-            sdk, self._sdk = self._sdk, None
-            if sdk is not None:
-                await close_in_time(sdk.close)
+        self._user_count += 1
+        try:
+            async with self._mutex:
+                sdk, self._sdk = self._sdk, None
+                if sdk is not None:
+                    await close_in_time(sdk.close)
+        finally:
+            self._user_count -= 1
 
     async def close(self) -> None:
         """For ever; a send that is under way fails."""
         self._is_closed = True
+        self._watch.close()
         sdk, self._sdk = self._sdk, None
         opening, self._opening = self._opening, None
         if opening is not None:
@@ -110,6 +139,7 @@ class SteadySender:
     async def _use(self, method: str | None, timeout_s: float, *arguments: Any) -> Any:
         now = asyncio.get_running_loop().time
         end = now() + timeout_s
+        self._user_count += 1
         try:
             async with asyncio.timeout_at(end + LATE_S_MAX):
                 while True:
@@ -118,8 +148,9 @@ class SteadySender:
                         if sdk is self._sdk:  # else it has broken while we waited for our turn
                             return await self._call(sdk, method, arguments, end - now())
         except TimeoutError as error:
-            text = f"The operation has not ended within its {timeout_s:g} s."
-            raise OperationTimeoutError(message=text) from error
+            raise _timed_out(timeout_s) from error
+        finally:
+            self._user_count -= 1
 
     async def _call(
         self, sdk: ServiceBusSender, method: str | None, arguments: tuple[Any, ...], left_s: float
@@ -131,12 +162,15 @@ class SteadySender:
                 given = [of_sender(sdk, each) for each in arguments]
                 return await getattr(sdk, method)(*given, timeout=left_s)
         except BaseException as error:
-            if self._is_closed and isinstance(error, Exception):
-                raise _closed() from error  # whatever it looks like to the SDK
-            if self._sdk is sdk and is_broken_by(error):
-                self._sdk = None
-                self._closing.begin(close_in_time(sdk.close))
+            self._leave_if_broken(sdk, error)
             raise
+
+    def _leave_if_broken(self, sdk: ServiceBusSender, error: BaseException) -> None:
+        if self._is_closed and isinstance(error, Exception):
+            raise _closed() from error  # whatever it looks like to the SDK
+        if self._sdk is sdk and is_broken_by(error):
+            self._sdk = None
+            self._closing.begin(close_in_time(sdk.close))
 
     async def _opened(self, left_s: float) -> ServiceBusSender:
         if self._is_closed:
@@ -171,6 +205,10 @@ class SteadySender:
 def _closed() -> PairFaultedError:
     """No ValueError, as the SDK has it: a message would be blamed for it."""
     return PairFaultedError("The sender has been closed.")
+
+
+def _timed_out(timeout_s: float) -> OperationTimeoutError:
+    return OperationTimeoutError(message=f"The operation has not ended within its {timeout_s:g} s.")
 
 
 def _ignore(opening: asyncio.Task[ServiceBusSender]) -> None:
