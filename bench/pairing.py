@@ -2,9 +2,8 @@
 
 `python -m bench.pairing`: two servers, one client process, the official SDK with 1 KiB messages.
 
-Healthy path: the SDK's own sender against a paired one, to the same queue, one message a call and
-lists of 100, blocking and async.  Both take turns, in blocks of calls, so that a machine that slows
-down slows down both alike; the ratio is that of their medians.
+Healthy path (healthy.py): the SDK's own sender against a paired one, to the same queue, one message
+a call and lists of 100, blocking and async.
 
 Syphon: a full backlog in ten queues, brought home by the syphon, against the same work done by hand
 with the bare SDK: receive up to 100, send them as one list, complete each.  Without prefetch,
@@ -29,25 +28,29 @@ import twinbus.pairing
 import twinbus.pairing.aio
 from bench import tools
 from bench.brokers import Twinbus
-from twinbus.certificates import ca_certificate
-from twinbus.pairing import SendAvailabilityPairedNamespaceOptions
+from bench.healthy import healthy, show_healthy
+from bench.paired_servers import (
+    BACKLOG_QUEUES,
+    BODY,
+    LIST,
+    NAME,
+    QUEUE,
+    create_queue,
+    empty,
+    options_of,
+)
 from twinbus.pairing.events import Event, SyphonProgress
 from twinbus.testing.server import ServerProcess
 
-BODY = bytes(1_024)
-QUEUE = "bench"
-NAME = "bench"  # of the primary, in the names of the backlog queues
-BACKLOG_QUEUES = 10
-LIST = 100
-FORMS = {"one message": 1, f"list of {LIST}": LIST}
 WAIT_S = 5
-Found = dict[tuple[str, str, str], list[float]]  # flavour, form, who → seconds a block
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repetitions", type=int, default=15, help="blocks of each kind")
-    parser.add_argument("--calls", type=int, default=200, help="sends in a block")
+    parser.add_argument("--repetitions", type=int, default=300, help="blocks of each kind")
+    parser.add_argument(
+        "--calls", type=int, default=50, help="sends in a block, ten times those of lists"
+    )
     parser.add_argument("--count", type=int, default=20_000, help="messages in the backlog")
     parser.add_argument("--drains", type=int, default=3, help="of each kind")
     parser.add_argument("--only", choices=("healthy", "syphon"), help="one half (default: both)")
@@ -60,116 +63,12 @@ def main() -> None:
             home.mkdir()
             servers.append(Twinbus(home, options.build).server)
         with servers[0] as primary, servers[1] as secondary:
-            primary.create_queue(QUEUE, max_size_in_megabytes=5_120)
+            create_queue(primary)
             if options.only != "syphon":
                 show_healthy(healthy(primary, secondary, options), options)
             if options.only != "healthy":
                 create_backlog(primary, secondary)
                 show_drains(drains(primary, secondary, options), options)
-
-
-def options_of(secondary: ServerProcess, **more: Any) -> SendAvailabilityPairedNamespaceOptions:
-    return SendAvailabilityPairedNamespaceOptions.from_connection_string(
-        secondary.connection_string,
-        BACKLOG_QUEUES,
-        manager_options={"connection_verify": str(ca_certificate(secondary.data_dir))},
-        primary_name=NAME,
-        **more,
-    )
-
-
-def empty(server: ServerProcess) -> None:
-    server.admin.delete_queue(QUEUE)
-    server.create_queue(QUEUE, max_size_in_megabytes=5_120)
-
-
-# --- healthy path ---------------------------------------------------------------------------------
-
-
-def healthy(primary: ServerProcess, secondary: ServerProcess, options: argparse.Namespace) -> Found:
-    found: Found = defaultdict(list)
-    tools.wait_for_quiet()
-    send_blocking(primary, secondary, options, found)
-    empty(primary)
-    tools.wait_for_quiet()
-    asyncio.run(send_async(primary, secondary, options, found))
-    empty(primary)
-    return found
-
-
-def block(form: str, calls: int) -> list[Any]:
-    """What one block sends, made before the clock runs."""
-    if FORMS[form] == 1:
-        return [ServiceBusMessage(BODY) for _ in range(calls)]
-    return [[ServiceBusMessage(BODY) for _ in range(LIST)] for _ in range(max(1, calls // 10))]
-
-
-def send_blocking(
-    primary: ServerProcess, secondary: ServerProcess, options: argparse.Namespace, found: Found
-) -> None:
-    bare = ServiceBusClient.from_connection_string(primary.connection_string)
-    paired = twinbus.pairing.pair_namespace(
-        ServiceBusClient.from_connection_string(primary.connection_string), options_of(secondary)
-    )
-    with bare, paired, bare.get_queue_sender(QUEUE) as a, paired.get_queue_sender(QUEUE) as b:
-        for repetition in range(options.repetitions + 1):  # the first finds nothing warm
-            for form in FORMS:
-                for who, sender in in_turn(repetition, ("bare", a), ("paired", b)):
-                    outgoing = block(form, options.calls)
-                    started = time.perf_counter()
-                    for each in outgoing:
-                        sender.send_messages(each)
-                    took = (time.perf_counter() - started) / len(outgoing)
-                    if repetition:
-                        found["blocking", form, who].append(took)
-
-
-async def send_async(
-    primary: ServerProcess, secondary: ServerProcess, options: argparse.Namespace, found: Found
-) -> None:
-    client = azure.servicebus.aio.ServiceBusClient
-    bare = client.from_connection_string(primary.connection_string)
-    paired = await twinbus.pairing.aio.pair_namespace(
-        client.from_connection_string(primary.connection_string), options_of(secondary)
-    )
-    async with (
-        bare,
-        paired,
-        bare.get_queue_sender(QUEUE) as a,
-        paired.get_queue_sender(QUEUE) as b,
-    ):
-        for repetition in range(options.repetitions + 1):
-            for form in FORMS:
-                for who, sender in in_turn(repetition, ("bare", a), ("paired", b)):
-                    outgoing = block(form, options.calls)
-                    started = time.perf_counter()
-                    for each in outgoing:
-                        await sender.send_messages(each)
-                    took = (time.perf_counter() - started) / len(outgoing)
-                    if repetition:
-                        found["async", form, who].append(took)
-
-
-def in_turn(repetition: int, *senders: tuple[str, Any]) -> list[tuple[str, Any]]:
-    """Who goes first changes every time: the second finds the server's garbage of the first."""
-    return list(senders if repetition % 2 else reversed(senders))
-
-
-def show_healthy(found: Found, options: argparse.Namespace) -> None:
-    print(
-        f"Healthy path: 1 KiB messages, medians of {options.repetitions} interleaved blocks of "
-        f"{options.calls} sends (lists: {max(1, options.calls // 10)}), twinbus {options.build}\n"
-    )
-    print("| SDK | a call sends | bare, µs a call | paired, µs a call | paired / bare |")
-    print("|---|---|---:|---:|---:|")
-    for flavour in ("blocking", "async"):
-        for form in FORMS:
-            bare, paired = (
-                statistics.median(found[flavour, form, who]) for who in ("bare", "paired")
-            )
-            cells = f"{bare * 1e6:,.0f} | {paired * 1e6:,.0f} | {paired / bare:.3f}"
-            print(f"| {flavour} | {form} | {cells} |")
-    print(flush=True)
 
 
 # --- bringing a backlog home ----------------------------------------------------------------------

@@ -22,7 +22,8 @@ from pyspark.sql import SparkSession
 from bench import tools
 from bench.brokers import Twinbus
 from bench.client_clock import ClientClock
-from bench.pairing import QUEUE, backlog_queues, create_backlog, fill
+from bench.paired_servers import QUEUE
+from bench.pairing import backlog_queues, create_backlog, fill
 from bench.pipeline_reads import PARTITION_COUNT, show_reads
 from bench.pipeline_sdk import ask_sdk
 from twinbus.amqp.message import data_section
