@@ -259,8 +259,15 @@ class Together(Fact):
 
 def gather(facts: list[Fact], mark: int) -> None:
     """Make one `Together` of everything that was stated since `mark`, the length it had then."""
-    if len(facts) - mark < 2:
+    count = len(facts) - mark
+    if count < 2:
         return
+    if count == 2:  # a message and its number: with every send of a paired sender
+        first, second = facts[mark], facts[mark + 1]
+        if not isinstance(first, Together) and not isinstance(second, Together):
+            facts.pop()
+            facts[mark] = Together([first, second])
+            return
     together: list[Fact] = []
     for fact in facts[mark:]:
         if isinstance(fact, Together):

@@ -19,7 +19,7 @@ This module must never read a clock, touch a disk or know AMQP.
 from typing import Final
 
 from twinbus.clock import Now
-from twinbus.entities.arrivals import Screened
+from twinbus.entities.arrivals import Screened, has_number
 from twinbus.entities.carried import JOURNAL
 from twinbus.entities.commands import (
     ABANDON,
@@ -124,7 +124,7 @@ class Queue(QueueTransitions):
         self.check_sendable()
         arrivals = self._arrivals()
         producer, number = only.producer, only.number
-        if arrivals.has(producer, number):
+        if has_number(arrivals.bounds_of(producer), number):
             self.facts.append(Together([]))  # as above
             return [0]
         mark = len(self.facts)

@@ -16,10 +16,9 @@ from twinbus.pairing.batch import (
     raw_of,
     sendable_of,
     stamped_batch,
-    with_stamp,
-    with_stamp_in_its_form,
 )
 from twinbus.pairing.producer_keys import ProducerKeys
+from twinbus.pairing.stamps import with_stamp, with_stamp_in_its_form
 
 
 class Parcel:

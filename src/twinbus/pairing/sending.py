@@ -14,7 +14,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from twinbus.pairing.batch import snapshot, with_stamp_in_its_form
+from twinbus.pairing.batch import snapshot
 from twinbus.pairing.classification import Verdict, is_wrapped_fault, verdict_of
 from twinbus.pairing.core import Pairing
 from twinbus.pairing.errors import (
@@ -27,6 +27,7 @@ from twinbus.pairing.events import State
 from twinbus.pairing.failover import Decision, EntityFailover, Way
 from twinbus.pairing.parcels import Parcel
 from twinbus.pairing.rewriting import encoded_size, rewrite
+from twinbus.pairing.stamps import with_stamp_in_its_form
 from twinbus.pairing.steps import (
     Flow,
     Pause,

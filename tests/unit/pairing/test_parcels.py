@@ -15,17 +15,17 @@ from tests.unit.pairing.stamps import encoded as encoded_alone
 from tests.unit.pairing.stamps import stamp_of
 from twinbus.entities.partitions import hash_key
 from twinbus.pairing import batch as batches
-from twinbus.pairing.batch import (
+from twinbus.pairing import stamps
+from twinbus.pairing.batch import PairedMessageBatch, raw_of
+from twinbus.pairing.parcels import Parcel, collect
+from twinbus.pairing.producer_keys import STAMP, ProducerKeys
+from twinbus.pairing.stamps import (
     CAN_APPEND,
     CAN_TRAIL,
     TRAILED_BYTES_MAX,
-    PairedMessageBatch,
-    raw_of,
     with_stamp,
     with_stamp_behind,
 )
-from twinbus.pairing.parcels import Parcel, collect
-from twinbus.pairing.producer_keys import STAMP, ProducerKeys
 
 LIMIT = 256 * 1024
 
@@ -69,7 +69,7 @@ def test_one_message(
     can_trail: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(batches, "CAN_TRAIL", can_trail)
+    monkeypatch.setattr(stamps, "CAN_TRAIL", can_trail)
     before = state_of(message)
     parcel = opened(message)
     assert parcel.keys is not None
