@@ -34,7 +34,8 @@ class Opening:
         self._begun_s = 0.0
         self._is_under_way = False
         self._abandoned = False
-        link._open = self  # type: ignore[method-assign]  # noqa: SLF001 - as above
+        # A method is called sooner than an object, and every send calls it twice.
+        link._open = self.__call__  # type: ignore[method-assign]  # noqa: SLF001 - as above
 
     def __call__(self, timeout: float | None = None) -> None:
         if self._link._running:  # noqa: SLF001 - as the SDK's own opening begins

@@ -70,6 +70,7 @@ class PairedSender:
         self._state = SenderState(self.entity_name)
         self._state.backlog_limit_bytes = backlog_limit_bytes
         self._closed = threading.Event()
+        self._is_closed = False  # the same, for whoever only looks
         with lock:  # so that status() and force_failover() know of it
             self._entity = pairing.entity(self.entity_name)
 
@@ -94,7 +95,7 @@ class PairedSender:
         When this returns, the primary or a backlog queue has taken them.  When it raises, the
         caller still has them: see `twinbus.pairing.classification` for which error means what.
         """
-        if kwargs or self._closed.is_set():
+        if kwargs or self._is_closed:
             self._check_call(kwargs)
         perform: Callable[[Step], Any] = self._perform
         way: Shortcut | None = None
@@ -104,10 +105,20 @@ class PairedSender:
                 self._pairing.check()
                 way = shortcut(self._pairing, self._entity, message)
         if way is not None:
-            error = self._send_by(way)
-            if error is None:
+            try:
+                self._primary.send(way.outgoing, self._pairing.settings.send_timeout_s)
+            except BaseException as error:
+                with self._lock:
+                    way.failed()
+                if not isinstance(error, Exception):
+                    raise
+                perform = after(error, perform)
+            else:
+                with self._lock:
+                    way.succeeded()
+                if self._pairing.has_events:
+                    self._dispatch()
                 return
-            perform = after(error, perform)
         with self._lock:
             size_bytes = batch_bytes(self._pairing, self._state)
         parcel = collect(message, size_bytes)
@@ -146,6 +157,7 @@ class PairedSender:
 
     def close(self) -> None:
         """A send that is under way fails.  To close twice does nothing."""
+        self._is_closed = True
         self._closed.set()
         threads = [self._primary.begin_close(), *self._close_backlog()]
         for thread in threads:
@@ -154,25 +166,10 @@ class PairedSender:
 
     def begin_close(self) -> None:
         """As `close`, but somebody else waits."""
+        self._is_closed = True
         self._closed.set()
         self._primary.begin_close()
         self._close_backlog()
-
-    def _send_by(self, way: Shortcut) -> Exception | None:
-        """None: it is done."""
-        try:
-            self._primary.send(way.outgoing, self._pairing.settings.send_timeout_s)
-        except BaseException as error:
-            with self._lock:
-                way.failed()
-            if not isinstance(error, Exception):
-                raise
-            return error
-        with self._lock:
-            way.succeeded()
-        if self._pairing.has_events:
-            self._dispatch()
-        return None
 
     def _perform(self, step: Step) -> Any:
         if isinstance(step, SendToPrimary):
@@ -236,7 +233,7 @@ class PairedSender:
         self._check_live()
 
     def _check_live(self) -> None:
-        if self._closed.is_set():
+        if self._is_closed:
             with self._lock:
                 self._pairing.check()  # that the pair is over says more
             raise ValueError(

@@ -24,6 +24,9 @@ TRAILED_BYTES_MAX: Final = 64 * 1024
 DATA: Final = 5  # of the SDK's encoded batch: the messages
 
 _NAME: Final = STAMP.encode()
+# map8 { sym8 name: str8-utf8 text }, with room for two sizes and the text.
+_SECTION: Final = b"\x00\x53\x71\xc1%%c\x02\xa3%c%b\xa1%%c%%b" % (len(_NAME), _NAME)
+_REST_BYTES: Final = 1 + 2 + len(_NAME) + 2  # what the map's size counts beside the text
 # What encodes a message that is sent alone, in each of the SDK's flavours.
 _ENCODERS: Final = ("azure.servicebus._pyamqp.sender", "azure.servicebus._pyamqp.aio._sender_async")
 
@@ -85,7 +88,7 @@ def with_stamp_behind(message: AmqpAnnotatedMessage, key: str) -> AmqpAnnotatedM
         return None
     both = _BodyAndSection(body + section_of(key))
     both.body_bytes = len(body)
-    fields["_data_body"] = [*parts[:-1], both]
+    fields["_data_body"] = [both] if len(parts) == 1 else [*parts[:-1], both]
     stamped = object.__new__(AmqpAnnotatedMessage)
     stamped.__dict__ = fields
     return stamped
@@ -94,9 +97,8 @@ def with_stamp_behind(message: AmqpAnnotatedMessage, key: str) -> AmqpAnnotatedM
 def section_of(key: str) -> bytes:
     """The section of delivery annotations with this one, as AMQP 1.0 §3.2.2 has it."""
     text = key.encode()
-    # map8 { sym8 name: str8-utf8 text }; the size counts everything after itself
-    size = 1 + 2 + len(_NAME) + 2 + len(text)
-    return b"\x00\x53\x71\xc1%c\x02\xa3%c%b\xa1%c%b" % (size, len(_NAME), _NAME, len(text), text)
+    size = len(text)
+    return _SECTION % (size + _REST_BYTES, size, text)
 
 
 def twin_of(thing: T) -> T:

@@ -23,7 +23,6 @@ from twinbus.pairing.events import State
 from twinbus.pairing.parcels import collect
 from twinbus.pairing.sending import (
     SenderState,
-    Shortcut,
     after,
     batch_bytes,
     check_cancel,
@@ -117,10 +116,18 @@ class PairedSender:
         is_plain = timeout is None and not self._backlog
         way = shortcut(self._pairing, self._entity, message) if is_plain else None
         if way is not None:
-            error = await self._send_by(way)
-            if error is None:
+            try:
+                await self._primary.send(way.outgoing, self._pairing.settings.send_timeout_s)
+            except BaseException as error:
+                way.failed()
+                if not isinstance(error, Exception):
+                    raise
+                perform = after(error, perform)
+            else:
+                way.succeeded()
+                if self._pairing.has_events:
+                    self._dispatch()
                 return
-            perform = after(error, perform)
         self._state.primary_batch_bytes = self._primary.batch_bytes
         parcel = collect(message, batch_bytes(self._pairing, self._state))
         await self._run(send(self._pairing, self._state, parcel, timeout), perform)
@@ -166,20 +173,6 @@ class PairedSender:
         senders = [self._primary, *self._backlog.values()]
         await asyncio.gather(*(sender.close() for sender in senders))
         self._forget(self)
-
-    async def _send_by(self, way: Shortcut) -> Exception | None:
-        """None: it is done."""
-        try:
-            await self._primary.send(way.outgoing, self._pairing.settings.send_timeout_s)
-        except BaseException as error:
-            way.failed()
-            if not isinstance(error, Exception):
-                raise
-            return error
-        way.succeeded()
-        if self._pairing.has_events:
-            self._dispatch()
-        return None
 
     async def _run(
         self, flow: Flow[T], perform: Callable[[Step], Awaitable[Any]] | None = None

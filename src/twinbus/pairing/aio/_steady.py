@@ -10,6 +10,7 @@ import datetime as dt
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, cast
 
+from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
 
@@ -89,7 +90,9 @@ class SteadySender:
         await self._mutex.acquire()
         try:
             watch.begin(timeout_s + LATE_S_MAX)
-            await sdk.send_messages(of_sender(sdk, outgoing), timeout=timeout_s)
+            if isinstance(outgoing, ServiceBusMessageBatch):
+                outgoing = of_sender(sdk, outgoing)
+            await sdk.send_messages(outgoing, timeout=timeout_s)
             watch.end()
         except BaseException as error:
             is_late = watch.end()

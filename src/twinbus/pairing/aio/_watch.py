@@ -6,12 +6,13 @@ between calls, and finds out when it fires whether it is the time of the call th
 """
 
 import asyncio
+import math
 
 
 class Watch:
     """Over one call at a time, by one task at a time."""
 
-    __slots__ = ("_asked_before", "_end", "_is_late", "_task", "_timer")
+    __slots__ = ("_asked_before", "_due", "_end", "_is_late", "_task", "_timer")
 
     def __init__(self) -> None:
         self._task: asyncio.Task[object] | None = None  # whose call is under way
@@ -19,6 +20,7 @@ class Watch:
         self._end = 0.0
         self._is_late = False
         self._timer: asyncio.TimerHandle | None = None
+        self._due = math.inf  # when it fires
 
     def begin(self, seconds: float) -> None:
         """The current task begins a call: after so many seconds it is cancelled."""
@@ -30,11 +32,10 @@ class Watch:
         self._asked_before = task.cancelling()
         self._end = end = loop.time() + seconds
         self._is_late = False
-        timer = self._timer
-        if timer is None or timer.when() > end:
-            if timer is not None:
-                timer.cancel()
-            self._timer = loop.call_at(end, self._look)
+        if end < self._due:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._set(loop, end)
 
     def end(self) -> bool:
         """The call is over.  True: it was cancelled for being late, and for nothing else."""
@@ -48,15 +49,18 @@ class Watch:
         """No more calls will come; one that is under way is watched to its end."""
         if self._timer is not None and self._task is None:
             self._timer.cancel()
-            self._timer = None
+            self._timer, self._due = None, math.inf
+
+    def _set(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
+        self._timer, self._due = loop.call_at(due, self._look), due
 
     def _look(self) -> None:
-        self._timer = None
+        self._timer, self._due = None, math.inf
         if self._task is None:
             return  # the next call sets it again
         loop = asyncio.get_running_loop()
         if self._end > loop.time():
-            self._timer = loop.call_at(self._end, self._look)
+            self._set(loop, self._end)
         else:
             self._is_late = True
             self._task.cancel()
