@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
-from azure.servicebus.amqp import AmqpAnnotatedMessage
+from azure.servicebus.amqp import (
+    AmqpAnnotatedMessage,
+    AmqpMessageHeader,
+    AmqpMessageProperties,
+)
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from tests.unit.pairing.stamps import encoded as encoded_alone
@@ -97,6 +101,25 @@ def test_a_stamp_behind_the_body_is_what_the_sdk_writes(body: bytes | list[bytes
     assert encoded_alone(trailed) == encoded_alone(with_stamp(message, "producer/1"))
     assert str(trailed) == str(message), "what a log line shows"
     assert encoded_alone(message) != encoded_alone(trailed), "the message itself has none"
+
+
+@pytest.mark.parametrize("header", [None, {"durable": None}, {"durable": False}, {"priority": 0}])
+@pytest.mark.parametrize(
+    "properties", [None, {"to": None}, {"message_id": "id"}, {"group_id": "s", "creation_time": 7}]
+)
+def test_what_the_sdk_is_spared_changes_nothing_that_it_writes(
+    header: dict[str, Any] | None, properties: dict[str, Any] | None
+) -> None:
+    message = AmqpAnnotatedMessage(data_body=b"body")
+    if header is not None:
+        message.header = AmqpMessageHeader(**header)
+    if properties is not None:
+        message.properties = AmqpMessageProperties(**properties)
+    before = state_of(message)
+    trailed = with_stamp_behind(message, "producer/1")
+    assert trailed is not None
+    assert encoded_alone(trailed) == encoded_alone(with_stamp(message, "producer/1"))
+    assert state_of(message) == before
 
 
 @pytest.mark.parametrize(
