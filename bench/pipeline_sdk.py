@@ -13,7 +13,8 @@ from typing import Any
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
-from bench.pairing import BACKLOG_QUEUES, QUEUE, backlog_queues
+from bench.paired_servers import BACKLOG_QUEUES, QUEUE
+from bench.pairing import backlog_queues
 from twinbus.testing.server import ServerProcess
 
 PEEK_COUNT = 250  # more than that Azure does not give at once
