@@ -1,7 +1,7 @@
 """The broker's shell: the loop, the commit thread and the maintenance thread.
 
 The disk sets the rhythm: at most one commit is in flight, and what arrives meanwhile is the next
-one.  Who writes it, the loop itself or the commit thread, is decided in `pace.py`.
+one.  Who writes it is decided in `pace.py`: the loop itself, the kernel beside it, a thread.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from twinbus.broker.broker import Broker
+from twinbus.broker.commit_ring import CommitRing
 from twinbus.broker.pace import DiskPace
 from twinbus.clock import Clock
 from twinbus.entities.commands import Reply
@@ -46,7 +47,6 @@ class BrokerShell:
         self.broker = Broker(store, clock, self._wake, on_replies, codec, is_one_of_many)
         self.broker.turn_now = self._turn
         self._store = store
-        self._pace = DiskPace()
         self._committing = False
         self._open_since_ms = -1  # monotonic; since when something has not been durable
         self._failed = False
@@ -54,6 +54,8 @@ class BrokerShell:
         self._timer_ms = -1
         self._idle: asyncio.Future[None] | None = None
         self._commits = _Worker("twinbus-commit", self._loop)
+        self._ring = CommitRing(store.ring(), self._loop, self._written, self._write_by_thread)
+        self._pace = DiskPace(self._ring.is_there)
         self._tasks = _Worker("twinbus-maintenance", self._loop)
         self._maintenance: asyncio.TimerHandle | None = None
 
@@ -82,8 +84,11 @@ class BrokerShell:
         self._committing = True
         if self.writes_inline and self._pace.may_wait(commit.size, broker.light):
             self._write(commit)
-        else:
-            self._commits.put(commit.write, lambda error: self._written(commit, error))
+        elif not self._ring.begin(commit):
+            self._write_by_thread(commit)
+
+    def _write_by_thread(self, commit: Commit) -> None:
+        self._commits.put(commit.write, lambda error: self._written(commit, error))
 
     def _write(self, commit: Commit) -> None:
         began_ms = self._clock.now().mono_ms
@@ -190,6 +195,7 @@ class BrokerShell:
         if self._timer is not None:
             self._timer.cancel()
         await self._tasks.stop()
+        await self._ring.stop()
         await self._commits.stop()
         self._store.close()
 

@@ -22,13 +22,14 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from twinbus.errors import DirectoryInUse
+from twinbus.storage.ring import WriteRing, open_ring
 
 LOCK_NAME: Final = "lock"
 ZEROS: Final = bytes(1 << 20)
 BUFFERS_MAX: Final = 1_024  # IOV_MAX of Linux: more buffers than this no call takes
 
 _DSYNC: Final[int] = getattr(os, "RWF_DSYNC", 0)
-_UNSUPPORTED: Final = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
+UNSUPPORTED: Final = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
 
 class File(Protocol):
@@ -41,6 +42,8 @@ class File(Protocol):
     def sync(self) -> None: ...
 
     def write_through(self, buffers: list[bytes], offset: int) -> None: ...
+
+    def begin_write_through(self, ring: WriteRing, buffers: list[bytes], offset: int) -> bool: ...
 
     def reserve(self, size: int) -> None: ...
 
@@ -71,6 +74,8 @@ class Disk(Protocol):
     def sync_directory(self) -> None: ...
 
     def free_bytes(self) -> int: ...
+
+    def ring(self) -> WriteRing | None: ...
 
     def close(self) -> None: ...
 
@@ -113,12 +118,20 @@ class OsFile:
         try:
             written = os.pwritev(self._fd, buffers, offset, _DSYNC) if _DSYNC else 0
         except OSError as error:
-            if error.errno not in _UNSUPPORTED:
+            if error.errno not in UNSUPPORTED:
                 raise
             written = 0
         if written != sum(map(len, buffers)):
             self.write(buffers, offset)
             self.sync()
+
+    def begin_write_through(self, ring: WriteRing, buffers: list[bytes], offset: int) -> bool:
+        """Have the ring do so; False: it has not begun."""
+        try:
+            ring.begin(self._fd, buffers, offset)
+        except OSError:
+            return False
+        return True
 
     def reserve(self, size: int) -> None:
         """Make room up to `size` bytes; ENOSPC when there is none."""
@@ -200,6 +213,10 @@ class OsDisk:
     def free_bytes(self) -> int:
         status = os.fstatvfs(self._directory_fd)
         return status.f_bavail * status.f_frsize
+
+    def ring(self) -> WriteRing | None:
+        """For writes without a thread, where the system has such."""
+        return open_ring()
 
     def close(self) -> None:
         if self._lock_fd >= 0:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from twinbus.storage.disk import Disk, File
+from twinbus.storage.ring import WriteRing
 
 
 class _Settings(NamedTuple):
@@ -122,6 +123,10 @@ class FaultyFile:
             self._faults.before_writing()
         self._file.write_through(buffers, offset)
 
+    def begin_write_through(self, ring: WriteRing, buffers: list[bytes], offset: int) -> bool:
+        """While there are faults, a thread has to meet them: some take their time."""
+        return not self._faults.active and self._file.begin_write_through(ring, buffers, offset)
+
     def reserve(self, size: int) -> None:
         if self._faults.active:
             self._faults.before_taking_room()
@@ -144,6 +149,7 @@ class FaultyDisk:
         self.names = disk.names
         self.size = disk.size
         self.remove = disk.remove
+        self.ring = disk.ring
         self.close = disk.close
 
     def open(self, name: str) -> FaultyFile:

@@ -43,6 +43,7 @@ from twinbus.entities.message import Message
 from twinbus.errors import LogDamaged, LogPoisoned
 from twinbus.limits import SEGMENT_HEADER_BYTES
 from twinbus.storage.disk import Disk, File
+from twinbus.storage.ring import WriteRing
 
 FORMAT_VERSION: Final = 1
 SEGMENT_MAGIC: Final = b"TWINLOG\x00"
@@ -284,6 +285,7 @@ class Commit:
         "_segment",
         "end",
         "fact_count",
+        "frame_size",
         "kept_bytes",
         "messages",
         "published",
@@ -306,6 +308,22 @@ class Commit:
         self._file = log.head_file
         self._seal: tuple[File, list[bytes]] | None = log.take_seal()
         self.end = log.advance(size)
+        self.frame_size = aligned(FRAME_SIZE + size)
+
+    def begin(self, ring: WriteRing) -> bool:
+        """Checksum, and have the ring write and sync it; False: only `write` can do that."""
+        if self._seal is not None or self._log.poisoned is not None:
+            return False
+        return self._file.begin_write_through(ring, self._encode(), self._offset)
+
+    def failed(self, error: OSError) -> LogPoisoned:
+        """What the ring says has come of it."""
+        return self._log.poison(error)
+
+    def _encode(self) -> list[bytes]:
+        records = b"".join(self._parts)
+        salt = self._log.salt
+        return encode_frame(records, RECORDS, salt, self._segment, self._offset, self._frame)
 
     def write(self) -> None:
         """Checksum, write, sync.  Any thread; any error poisons the log for good."""
@@ -316,14 +334,9 @@ class Commit:
                 file, seal = self._seal
                 file.write_through(seal, log.seal_offset)
                 file.close()
-            records = b"".join(self._parts)
-            frame = encode_frame(
-                records, RECORDS, log.salt, self._segment, self._offset, self._frame
-            )
-            self._file.write_through(frame, self._offset)
+            self._file.write_through(self._encode(), self._offset)
         except OSError as error:
             raise log.poison(error) from error
-        self._parts = []
 
 
 class Log:

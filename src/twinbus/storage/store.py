@@ -48,6 +48,7 @@ from twinbus.storage.maintenance import PrepareSegment, Task, spare_name
 from twinbus.storage.reclaim import Maintenance
 from twinbus.storage.records import encode, kept_bytes
 from twinbus.storage.recovery import FRESH_SUFFIX, SPARE_SUFFIX, Recovered, recover
+from twinbus.storage.ring import WriteRing
 from twinbus.storage.snapshot import snapshot_name
 
 __all__ = ["Commit", "Store", "Task"]
@@ -117,6 +118,10 @@ class Store:
             self._log.close()
         finally:
             self._disk.close()
+
+    def ring(self) -> WriteRing | None:
+        """By which commits can be written beside a loop; None where the disk has no such thing."""
+        return self._disk.ring()
 
     # -- entities --------------------------------------------------------------------------------
 

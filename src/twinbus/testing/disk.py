@@ -26,6 +26,7 @@ import random
 from typing import Final
 
 from twinbus.errors import DirectoryInUse
+from twinbus.storage.ring import WriteRing
 
 SECTOR_SIZE: Final = 512
 MUTATIONS: Final = frozenset(
@@ -264,6 +265,9 @@ class SimDisk:
         self._durable_names = dict(self._names)
         self._changes.clear()
 
+    def ring(self) -> None:
+        """No kernel knows these files."""
+
     def free_bytes(self) -> int:
         if self.capacity is None:
             return 1 << 40
@@ -305,6 +309,10 @@ class SimFile:
         """Power may fail in between."""
         self.write(buffers, offset)
         self.sync()
+
+    def begin_write_through(self, ring: WriteRing, buffers: list[bytes], offset: int) -> bool:
+        """No kernel knows these files."""
+        return False
 
     def reserve(self, size: int) -> None:
         self._disk._operation("reserve", self._name)
