@@ -46,6 +46,8 @@ class FrameBuffer:
     __slots__ = (
         "_at",
         "_partial",
+        "_rest",
+        "_rest_at",
         "_wanted",
         "channel",
         "data",
@@ -64,19 +66,28 @@ class FrameBuffer:
         self.channel = 0
         self._at = 0  # everything before it has been handed out
         self._partial = bytearray()  # the beginning of a frame that straddles chunks
+        self._rest: bytes = b""  # the chunk to go on with after a frame that straddled, and where
+        self._rest_at = 0
         self._wanted = 0  # with a partial frame: do not look again before so many bytes are there
 
     def feed(self, chunk: bytes) -> None:
-        """Add received bytes.  Call only after next_frame() or take() has run dry."""
+        """Add received bytes.  Cheap after next_frame() or take() has run dry."""
         partial = self._partial
         if partial:
-            partial += chunk
-            if len(partial) < self._wanted:
+            missing = self._wanted - len(partial)
+            if len(chunk) < missing:
+                partial += chunk
                 return
-            self.data = bytes(partial)
+            if self._wanted > FRAME_HEADER_BYTES:  # a frame: it alone is put together
+                self.data = bytes(partial) + chunk[:missing]
+                self._rest = chunk
+                self._rest_at = missing
+            else:
+                self.data = bytes(partial) + chunk
             self._partial = bytearray()
-        elif self._at < len(self.data):
-            self.data = self.data[self._at :] + chunk
+        elif self._at < len(self.data) or self._rest:
+            self.data = self.data[self._at :] + self._rest[self._rest_at :] + chunk
+            self._rest = b""
         else:
             self.data = chunk
         self._at = 0
@@ -85,6 +96,8 @@ class FrameBuffer:
         """The next `count` bytes as they are, or None while there are fewer."""
         if self._partial:
             return None
+        if self._rest and self._at == len(self.data):
+            self._go_on()
         at = self._at
         taken = self.data[at : at + count]
         if len(taken) < count:
@@ -99,6 +112,9 @@ class FrameBuffer:
         data = self.data
         have = len(data) - at
         if have < FRAME_HEADER_BYTES:
+            if self._rest:
+                self._go_on()
+                return self.next_frame()
             if have:
                 self._keep(FRAME_HEADER_BYTES)
             return False
@@ -115,7 +131,14 @@ class FrameBuffer:
 
     def unread_bytes(self) -> int:
         """How many bytes wait for the rest of their frame."""
-        return len(self._partial) + len(self.data) - self._at
+        unread = len(self._partial) + len(self.data) - self._at
+        return unread + len(self._rest) - self._rest_at if self._rest else unread
+
+    def _go_on(self) -> None:
+        """A frame that straddled has been handed out: on with the chunk that brought its end."""
+        self.data = self._rest
+        self._at = self._rest_at
+        self._rest = b""
 
     def _keep(self, wanted: int) -> None:
         self._partial += self.data[self._at :]

@@ -20,7 +20,7 @@ from twinbus.amqp.states import ATTACHED, DETACHED
 from twinbus.amqp.transfers import (
     encode_continuation_frame,
     encode_disposition_frame,
-    encode_transfer_frame,
+    encode_transfer_start,
 )
 from twinbus.amqp.wire import UINT_MASK, serial_distance
 from twinbus.errors import LocalProtocolError
@@ -362,19 +362,21 @@ class EgressLink(Link):
         ):
             session.peer_window -= 1
             session.next_outgoing_id = (session.next_outgoing_id + 1) & UINT_MASK
-            frame = encode_transfer_frame(
+            start = encode_transfer_start(
                 session.channel,
                 self.handle,
                 delivery_id,
                 tag,
                 settled,
                 prefix,
-                bare,
+                len(bare),
                 False,
                 message_format,
             )
-            wire.frames.append(frame)
-            wire.size += len(frame)
+            # In two pieces: whoever writes them puts all pieces together once.
+            wire.frames.append(start)
+            wire.frames.append(bare)
+            wire.size += len(start) + len(bare)
         else:
             self._send_in_parts(delivery_id, tag, message_format, settled, prefix + bare)
         return delivery_id
@@ -388,14 +390,14 @@ class EgressLink(Link):
         room = session.wire.frame_size_max - _TRANSFER_BYTES_MAX
         more = len(body) > room
         session.write_transfer(
-            encode_transfer_frame(
+            encode_transfer_start(
                 channel,
                 self.handle,
                 delivery_id,
                 tag,
                 settled,
                 body[:room],
-                b"",
+                0,
                 more,
                 message_format,
             )

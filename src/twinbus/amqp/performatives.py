@@ -69,7 +69,7 @@ from twinbus.amqp.transfers import (
     decode_transfer,
     encode_continuation_frame,
     encode_disposition_frame,
-    encode_transfer_frame,
+    encode_transfer_start,
     read_disposition,
     read_transfer,
 )
@@ -120,7 +120,7 @@ __all__ = [
     "decode_performative",
     "encode_continuation_frame",
     "encode_disposition_frame",
-    "encode_transfer_frame",
+    "encode_transfer_start",
     "modified",
     "read_transaction_request",
     "rejected",

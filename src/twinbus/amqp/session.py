@@ -398,9 +398,40 @@ class AmqpSession:
             elif settled and first in self.disposed:
                 self._settle_disposed([first])
             return
-        self._report(self._within(unsettled, first, count), disposition)
+        if not self._report_run(disposition, count):
+            self._report(self._within(unsettled, first, count), disposition)
         if settled and self.disposed:
             self._settle_disposed(self._within(self.disposed, first, count))
+
+    def _report_run(self, disposition: Disposition, count: int) -> bool:
+        """The usual range, all of it unsettled and of one link; False: nothing done, it is not."""
+        unsettled = self.unsettled
+        first = disposition.first
+        if count > len(unsettled) or first + count > UINT_MASK:
+            return False
+        ids = list(range(first, first + count))
+        contexts: list[object] = []
+        entry = unsettled.get(first)
+        if entry is None:
+            return False
+        link = entry[0]
+        for delivery_id in ids:
+            entry = unsettled.get(delivery_id)
+            if entry is None or entry[0] is not link:
+                return False
+            contexts.append(entry[1])
+        for delivery_id in ids:
+            del unsettled[delivery_id]
+        if disposition.settled:
+            link.unsettled_count -= count
+        else:
+            for delivery_id in ids:
+                self.disposed[delivery_id] = link
+        self.wire.events.append(
+            DispositionReceived(link, ids, contexts, disposition.settled, disposition.state)
+        )
+        self._misses = max(0, self._misses - count)
+        return True
 
     def _within(self, known: Mapping[int, object], first: int, count: int) -> list[int]:
         """Which of the known ids lie in a range, by the shorter way."""

@@ -132,6 +132,35 @@ def _learn_head(raw: bytes) -> _Head:
     return known
 
 
+def _head_of(stored: bytes) -> _Head:
+    raw = stored[:STORED_HEAD_BYTES]
+    return _heads.get(raw) or _learn_head(raw)
+
+
+def delivered_head(
+    stored: bytes,
+    sequence_number: int,
+    enqueued_ms: int,
+    delivery_count: int,
+    locked_until_ms: int,
+) -> bytes:
+    """What a receiver gets in front of `stored[STORED_HEAD_BYTES:]`.
+
+    For active messages about which nothing has changed since they were sent: nearly all.  Apart
+    from the rest, so that nobody copies a body to put the two together.
+    """
+    head = _head_of(stored)
+    return head[0] + _pack_broker(
+        sequence_number,
+        sequence_number,
+        enqueued_ms,
+        delivery_count,
+        locked_until_ms,
+        head[1],
+        head[2],
+    )
+
+
 def encode_delivered(
     stored: bytes,
     sequence_number: int,
@@ -153,31 +182,7 @@ def encode_delivered(
     encoded map of application properties to set.  `lock_token` (16 bytes, RFC 4122 order) adds the
     delivery annotation that messages received by sequence number need.
     """
-    raw = stored[:STORED_HEAD_BYTES]
-    head = _heads.get(raw)
-    if head is None:
-        head = _learn_head(raw)
-    if (
-        state == 0
-        and overlay_properties is None
-        and dead_letter_reason is None
-        and dead_letter_description is None
-        and dead_letter_source is None
-        and lock_token is None
-    ):
-        return (
-            head[0]
-            + _pack_broker(
-                sequence_number,
-                enqueued_sequence_number or sequence_number,
-                enqueued_ms,
-                delivery_count,
-                locked_until_ms,
-                head[1],
-                head[2],
-            )
-            + stored[STORED_HEAD_BYTES:]
-        )
+    head = _head_of(stored)
     extra = _extra_annotations(state, dead_letter_source)
     count = head[1] + 2 * ((state != 0) + (dead_letter_source is not None))
     size = head[2] + len(extra)

@@ -288,22 +288,22 @@ _DISPOSITION: Final = Struct(">IHH5sBBBIBIB")
 _DISPOSITION_BYTES: Final = _DISPOSITION.size
 
 
-def encode_transfer_frame(
+def encode_transfer_start(
     channel: int,
     handle: int,
     delivery_id: int,
     tag: bytes,
     settled: bool,
     prefix: bytes,
-    bare: bytes,
+    rest_size: int,
     more: bool = False,
     message_format: int = 0,
 ) -> bytes:
-    """A whole frame: the first (or only) part of a delivery, whose bytes are `prefix + bare`."""
+    """The first (or only) frame of a delivery up to `prefix`, which `rest_size` bytes follow."""
     if len(tag) == 16 and message_format == 0 and not more:
         return (
             _TRANSFER_16.pack(
-                _TRANSFER_16_BYTES + len(prefix) + len(bare),
+                _TRANSFER_16_BYTES + len(prefix) + rest_size,
                 _FRAME_START,
                 channel,
                 b"\x00\x53\x14\xc0\x20\x06",
@@ -316,7 +316,6 @@ def encode_transfer_frame(
                 _TRANSFER_SETTLED if settled else _TRANSFER_UNSETTLED,
             )
             + prefix
-            + bare
         )
     fields = [
         put_uint(handle),
@@ -327,8 +326,8 @@ def encode_transfer_frame(
         put_boolean(more),
     ]
     head = b"\x00\x53\x14" + encode_list(fields)
-    size = 8 + len(head) + len(prefix) + len(bare)
-    return b"".join((_FRAME_HEAD.pack(size, _FRAME_START, channel), head, prefix, bare))
+    size = 8 + len(head) + len(prefix) + rest_size
+    return b"".join((_FRAME_HEAD.pack(size, _FRAME_START, channel), head, prefix))
 
 
 def encode_continuation_frame(channel: int, handle: int, more: bool, body: bytes) -> bytes:

@@ -104,34 +104,46 @@ class MessageTable:
         place = number - self._firsts[index]
         if place >= len(messages) or messages[place].sequence_number != number:
             place = _place(messages, number)
-        self._delete(index, place)
+        self._delete(index, place, place + 1)
 
     def take_locked(self, locks: list[tuple[int, int]], mono_ms: int) -> list[Message | None]:
         """Take out the messages that these locks hold now; None for a lock that holds none.
 
-        One search a message instead of `get` and `remove`: completing is half of all traffic.
+        Completing is half of all traffic, and what was received together is mostly completed
+        together: neighbours are found by one search and leave at once.
         """
         taken: list[Message | None] = []
         firsts = self._firsts
         blocks = self._blocks
-        for number, grant in locks:
+        count = len(locks)
+        at = 0
+        while at < count:
+            number = locks[at][0]
             index = bisect_right(firsts, number) - 1
-            if index < 0:
+            start = end = 0
+            if index >= 0:
+                messages = blocks[index].messages
+                start = number - firsts[index]
+                if start >= len(messages) or messages[start].sequence_number != number:
+                    start = _place(messages, number)
+                end = start
+                while at < count and end < len(messages):
+                    lock = locks[at]
+                    message = messages[end]
+                    if (
+                        message.sequence_number != lock[0]
+                        or message.grant != lock[1]
+                        or message.locked_until_ms <= mono_ms
+                    ):
+                        break
+                    taken.append(message)
+                    at += 1
+                    end += 1
+            if end > start:
+                self._delete(index, start, end)
+            else:
                 taken.append(None)
-                continue
-            messages = blocks[index].messages
-            place = number - firsts[index]
-            if place >= len(messages) or messages[place].sequence_number != number:
-                place = _place(messages, number)
-                if place >= len(messages) or messages[place].sequence_number != number:
-                    taken.append(None)
-                    continue
-            message = messages[place]
-            if message.grant != grant or message.locked_until_ms <= mono_ms:
-                taken.append(None)
-                continue
-            taken.append(message)
-            self._delete(index, place)
+                at += 1
         return taken
 
     def run_from(self, number: int, count: int) -> list[Message]:
@@ -154,14 +166,15 @@ class MessageTable:
             return self._blocks[index + 1].messages[:count]
         return []
 
-    def _delete(self, index: int, place: int) -> None:
+    def _delete(self, index: int, start: int, end: int) -> None:
+        """Take neighbours out of a block."""
         messages = self._blocks[index].messages
-        del messages[place]
-        self.count -= 1
+        del messages[start:end]
+        self.count -= end - start
         if not messages:
             del self._blocks[index]
             del self._firsts[index]
-        elif place == 0:
+        elif start == 0:
             self._firsts[index] = messages[0].sequence_number
 
     def _split(self, index: int) -> None:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from twinbus.amqp.composites import Modified, TransactionalState
 from twinbus.amqp.events import DispositionReceived
 from twinbus.amqp.link import EgressLink
-from twinbus.amqp.stored import encode_delivered
+from twinbus.amqp.stored import STORED_HEAD_BYTES, delivered_head, encode_delivered
 from twinbus.entities.commands import PEEK_LOCK, Lock, Reply, Settle
-from twinbus.entities.message import Message, Overlay
+from twinbus.entities.message import ACTIVE, Message, Overlay
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import EntityNotFound, ServiceError
 from twinbus.gateway.addresses import Address
@@ -68,21 +68,21 @@ class ReceivingLink:
         size = 0
         for message, body in zip(messages, bodies, strict=True):
             number = message.sequence_number
-            overlay = message.overlay
-            if overlay is None:
-                data = encode_delivered(
+            if message.overlay is None and message.state == ACTIVE:
+                head = delivered_head(
                     body,
                     number,
                     message.enqueued_ms,
                     message.delivery_count,
                     locked_until_utc_ms,
-                    message.state,
                 )
+                rest = body[STORED_HEAD_BYTES:]
             else:
-                data = encode_overlaid(message, body, locked_until_utc_ms)
-            size += len(data)
+                head = encode_overlaid(message, body, locked_until_utc_ms)
+                rest = b""
+            size += len(head) + len(rest)
             lock = (number, message.grant)
-            send(delivery_tag(number, message.grant), data, b"", settled, lock)
+            send(delivery_tag(number, message.grant), head, rest, settled, lock)
         self._metrics.delivered(len(messages), size)
         self._meter.delivered(bodies, size)
         self.watch.delivered(len(messages))

@@ -88,6 +88,33 @@ def test_feeding_without_draining_loses_nothing() -> None:
     assert drain(frames) == FRAMES[1:] + FRAMES
 
 
+@pytest.mark.parametrize("split", range(1, len(STREAM)))
+def test_every_byte_is_counted_until_its_frame_is_handed_out(split: int) -> None:
+    frames = FrameBuffer(4_096)
+    frames.feed(STREAM[:split])
+    before = drain(frames)
+    assert frames.unread_bytes() == split - sum(8 + len(body) for _, _, body in before)
+    frames.feed(STREAM[split:] + STREAM)
+    assert frames.unread_bytes() + sum(8 + len(body) for _, _, body in before) == 2 * len(STREAM)
+    assert frames.next_frame()  # for most splits the one that straddles the two chunks
+    first = (frames.frame_type, frames.channel, frames.data[frames.start : frames.end])
+    frames.feed(STREAM)
+    assert [*before, first, *drain(frames)] == FRAMES * 3
+    assert frames.unread_bytes() == 0
+
+
+@pytest.mark.parametrize("split", range(1, 29))
+def test_a_protocol_header_follows_a_frame_that_straddles(split: int) -> None:
+    stream = encode_frame(0, b"x" * 12, b"", SASL_FRAME) + AMQP_HEADER + EMPTY_FRAME
+    frames = FrameBuffer(512)
+    frames.feed(stream[:split])
+    frame_came = frames.next_frame()
+    frames.feed(stream[split:])
+    assert frame_came or frames.next_frame()
+    assert frames.take(8) == AMQP_HEADER
+    assert drain(frames) == [(AMQP_FRAME, 0, b"")]
+
+
 def test_an_extended_header_is_passed_over() -> None:
     frames = FrameBuffer(512)
     frames.feed(bytes.fromhex("0000000e 03 00 0005 ffffffff 6162"))

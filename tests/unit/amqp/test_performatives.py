@@ -53,7 +53,7 @@ from twinbus.amqp.performatives import (
     decode_performative,
     encode_continuation_frame,
     encode_disposition_frame,
-    encode_transfer_frame,
+    encode_transfer_start,
     modified,
     read_transaction_request,
     rejected,
@@ -352,10 +352,8 @@ def one_frame(data: bytes) -> tuple[Performative, bytes, int]:
 @pytest.mark.parametrize("more", [False, True])
 @pytest.mark.parametrize("message_format", [0, 0x8001_3700])
 def test_transfer_frames(tag: bytes, settled: bool, more: bool, message_format: int) -> None:
-    data = encode_transfer_frame(
-        7, 3, 70_000, tag, settled, b"prefix", b"bare", more, message_format
-    )
-    read, body, channel = one_frame(data)
+    start = encode_transfer_start(7, 3, 70_000, tag, settled, b"prefix", 4, more, message_format)
+    read, body, channel = one_frame(start + b"bare")
     expected = Transfer(3, 70_000, tag, message_format, settled, more)
     assert content(read) == content(expected)
     assert (body, channel) == (b"prefixbare", 7)
@@ -427,7 +425,7 @@ def test_what_the_sdk_understands() -> None:
     code, fields = sdk_decode(memoryview(attach.encode()))
     assert (code, fields[0], len(fields)) == (0x12, b"n", 14)
     assert fields[13] == {b"p": 1}
-    frame = encode_transfer_frame(1, 0, 9, UUID(int=5).bytes, False, b"pre", b"bare")
+    frame = encode_transfer_start(1, 0, 9, UUID(int=5).bytes, False, b"pre", 4) + b"bare"
     code, fields = sdk_decode(memoryview(frame[8:]))
     assert (code, fields[:6]) == (0x14, [0, 9, UUID(int=5).bytes, 0, False, False])
     assert bytes(fields[11]) == b"prebare"

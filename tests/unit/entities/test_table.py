@@ -103,6 +103,35 @@ def test_taking_locked_messages_leaves_others() -> None:
     assert table.take_locked([(5, 9)], 99) == [None], "not found, though its block is there"
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_runs_of_locks_take_what_single_locks_would(seed: int) -> None:
+    chance = random.Random(seed)
+    table = filled(MANY)
+    here: dict[int, Message] = {}
+    for number in range(1, MANY + 1):
+        held = table.get(number)
+        assert held is not None
+        held.grant, held.locked_until_ms = chance.choice((7, 7, 7, 8)), chance.choice((9, 9, 5))
+        here[number] = held
+    while here:
+        start = chance.randrange(0, MANY)
+        run = list(range(start, start + chance.randrange(1, 2 * BLOCK_SIZE)))
+        if chance.random() < 0.2:
+            chance.shuffle(run)
+        locks = [(number, chance.choice((7, 7, 7, 8))) for number in run]
+        expected: list[Message | None] = []
+        for number, grant in locks:
+            held = here.get(number)
+            if held is None or held.grant != grant or held.locked_until_ms <= 5:
+                expected.append(None)
+            else:
+                expected.append(here.pop(number))
+        assert table.take_locked(locks, 5) == expected
+        assert (table.count, numbers(table)) == (len(here), sorted(here))
+        for held in here.values():  # nobody waits for ever
+            held.locked_until_ms = 9
+
+
 def test_expired_messages_are_found_once_published_and_free() -> None:
     table = MessageTable()
     for number in range(1, 6):
