@@ -68,7 +68,7 @@ def test_what_is_in_the_wheel(sources: Path, wheel: Path) -> None:
     assert {"pairing", "spark", "java", "drill", "telemetry"} <= extras
     needed = metadata.get_all("Requires-Dist", [])
     base = {text.split(">")[0] for text in needed if "extra ==" not in text}
-    assert base == {"cryptography", "h11", "PyJWT", "wsproto"}
+    assert base == {"cryptography", "h11", "isal", "PyJWT", "wsproto"}
     assert "twinbus = twinbus.cli.main:main" in entry_points
     assert "[pytest11]\ntwinbus = twinbus.testing.plugin" in entry_points
 

@@ -409,19 +409,22 @@ class AmqpSession:
         first = disposition.first
         if count > len(unsettled) or first + count > UINT_MASK:
             return False
-        ids = list(range(first, first + count))
-        contexts: list[object] = []
         entry = unsettled.get(first)
         if entry is None:
             return False
         link = entry[0]
-        for delivery_id in ids:
-            entry = unsettled.get(delivery_id)
+        ids: list[int] = []
+        contexts: list[object] = []
+        for delivery_id in range(first, first + count):
+            entry = unsettled.pop(delivery_id, None)
             if entry is None or entry[0] is not link:
+                if entry is not None:
+                    unsettled[delivery_id] = entry
+                for taken, context in zip(ids, contexts, strict=True):
+                    unsettled[taken] = (link, context)
                 return False
+            ids.append(delivery_id)
             contexts.append(entry[1])
-        for delivery_id in ids:
-            del unsettled[delivery_id]
         if disposition.settled:
             link.unsettled_count -= count
         else:

@@ -37,11 +37,11 @@ has reached this place.
 
 import struct
 from typing import Final
-from zlib import crc32
 
 from twinbus.entities.message import Message
 from twinbus.errors import LogDamaged, LogPoisoned
 from twinbus.limits import SEGMENT_HEADER_BYTES
+from twinbus.storage.checksum import crc32
 from twinbus.storage.disk import Disk, File
 from twinbus.storage.ring import WriteRing
 
