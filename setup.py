@@ -53,6 +53,7 @@ HOT = (
     "remote/store.py",
     "server/lock_tokens.py",
     "server/outcomes.py",
+    "server/plain_sends.py",
     "server/receiving.py",
     "server/sending.py",
     "server/message_fields.py",

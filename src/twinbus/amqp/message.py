@@ -249,8 +249,8 @@ def _kind_table() -> bytes:
 
 
 # The constructor each section of the short way must have; bit 4 is set in the wide form of it.
-_KINDS: Final[bytes] = _kind_table()
-_WIDE: Final = 0x10
+KINDS: Final[bytes] = _kind_table()
+WIDE: Final = 0x10
 
 
 def scan(data: bytes) -> Scanned:
@@ -272,9 +272,9 @@ def scan(data: bytes) -> Scanned:
         previous = section
         section = data[at + 2]
         code = data[at + 3]
-        if data[at] or data[at + 1] != 0x53 or _KINDS[section] != code & NARROW:
+        if data[at] or data[at + 1] != 0x53 or KINDS[section] != code & NARROW:
             return _scan_any(data)
-        if code & _WIDE:
+        if code & WIDE:
             size: int = U32.unpack_from(data, at + 4)[0]
             following = at + 8 + size
         else:

@@ -39,6 +39,7 @@ from twinbus.server.message_limits import (
     check_properties_size,
 )
 from twinbus.server.outcomes import refused
+from twinbus.server.plain_sends import PING_TYPE, PlainSends
 
 if TYPE_CHECKING:
     from twinbus.server.endpoint import AmqpEndpoint
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
 PARTITION_KEY: Final = "x-opt-partition-key"
 PRODUCER_KEY: Final = "x-opt-twinbus-producer-key"  # a delivery annotation: "<producer>/<number>"
-PING_TYPE: Final = "application/vnd.ms-servicebus-ping"  # content type of a ping
 TRANSFER_DESTINATION: Final = Symbol("com.microsoft:transfer-destination-address")
 _LIST8: Final = 0xC0
 _PING_BYTES: Final = PING_TYPE.encode()
@@ -159,6 +159,7 @@ class SendingLink:
         self._latency = endpoint.namespace.gateway.metrics.send_latency
         self.path = address.path
         self.right = "Send"
+        self._plain = PlainSends(endpoint.message_ids, entity.description.default_time_to_live_ms)
         self._messages: list[NewMessage] = []
         self._delivery_ids: list[int] = []
         self._counts: list[int] = []  # messages per delivery: more than one in a batch
@@ -172,16 +173,14 @@ class SendingLink:
         if event.state is not None:
             self._received_with_state(event)
             return
-        ids = self._endpoint.message_ids
-        ttl_ms_max = self._entity.description.default_time_to_live_ms
-        needs_keys = self._entity.needs_keys
         try:
             if event.message_format == BATCH_FORMAT:
                 new = self._read(split_batch(event.data))
                 self._messages += new
                 count = len(new)
             else:
-                self._messages.append(new_message(event.data, ids, ttl_ms_max, needs_keys))
+                message = None if self._entity.needs_keys else self._plain.take(event.data)
+                self._messages.append(message or self._read_any(event.data))
                 count = 1
         except RemoteProtocolError as error:
             self._refuse(event, ArgumentInvalid(f"The message cannot be read: {error}"))
@@ -195,10 +194,14 @@ class SendingLink:
         self._counts.append(count)
 
     def _read(self, parts: list[bytes]) -> list[NewMessage]:
-        ids = self._endpoint.message_ids
-        ttl_ms_max = self._entity.description.default_time_to_live_ms
-        needs_keys = self._entity.needs_keys
-        return [new_message(data, ids, ttl_ms_max, needs_keys) for data in parts]
+        if self._entity.needs_keys:
+            return [self._read_any(data) for data in parts]
+        return [self._plain.take(data) or self._read_any(data) for data in parts]
+
+    def _read_any(self, data: bytes) -> NewMessage:
+        entity = self._entity
+        ttl_ms_max = entity.description.default_time_to_live_ms
+        return new_message(data, self._endpoint.message_ids, ttl_ms_max, entity.needs_keys)
 
     def _received_with_state(self, event: DeliveryReceived) -> None:
         """A delivery that belongs to a transaction; any other state means nothing to us."""
@@ -237,8 +240,10 @@ class SendingLink:
         """Hand on everything that came with this read as one command."""
         messages, ids, counts = self._messages, self._delivery_ids, self._counts
         self._messages, self._delivery_ids, self._counts = [], [], []
-        # The limit may have changed since the attach; from the next read on it is this one.
-        self._link.max_message_size = self._entity.description.max_message_size_kilobytes * 1_024
+        # Limits may have changed since the attach; from the next read on they are these.
+        description = self._entity.description
+        self._link.max_message_size = description.max_message_size_kilobytes * 1_024
+        self._plain.limit(description.default_time_to_live_ms)
         if self._entity.is_partitioned:
             self._submit_by_partition(messages, ids, counts)
         else:
