@@ -14,18 +14,19 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from bench import tools
 from bench.brokers import Twinbus
-from bench.client_clock import ClientClock
 from bench.paired_servers import QUEUE
 from bench.pairing import backlog_queues, create_backlog, fill
+from bench.pipeline_costs import Pair, median, rates_of, spread, timed
 from bench.pipeline_reads import PARTITION_COUNT, show_reads
 from bench.pipeline_sdk import ask_sdk
+from bench.pipeline_writes import show_moves, show_writes
 from twinbus.amqp.message import data_section
 from twinbus.pipeline.bus.pool import bus_for
 from twinbus.pipeline.jobs.syphon import SyphonSettings, start_syphon
@@ -33,21 +34,22 @@ from twinbus.pipeline.running.session import open_session
 from twinbus.testing.server import ServerProcess
 
 BODY_SECTION = data_section(bytes(1_024))
-SDK_SHARE = 10  # the SDK gets so much less to do: its rate does not depend on it
+SDK_SHARE = 10
 FLOOR_BATCHES = 9
 FLOOR_SIZE = 1_000
 # How many queues, and whether they have partitions.  The first line finds nothing warm.
 ENTITIES = ((1, False), (1, False), (4, False), (16, False), (1, True))
-Rates = dict[str, list[tuple[float, float]]]  # what → messages a second: wall, client's processor
+PARTS = ("reads", "writes", "moves", "syphon", "floor")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=60_000, help="messages a measurement")
+    parser.add_argument("--count", type=int, default=40_000, help="messages of a small run")
     parser.add_argument("--repetitions", type=int, default=3, help="of each")
     parser.add_argument("--build", choices=("pure", "compiled"), default="compiled")
-    parser.add_argument("--only", choices=("reads", "rest", "floor"), help="a part of it")
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS, help="parts of it")
     options = parser.parse_args()
+    parts, count, repetitions = options.only, options.count, options.repetitions
     with tempfile.TemporaryDirectory(prefix="twinbus-pipeline-") as name:
         home = Path(name)
         spark = open_session("bench")
@@ -57,76 +59,51 @@ def main() -> None:
             Twinbus(home / side, options.build).server for side in ("primary", "secondary")
         )
         with primary, secondary:
-            if options.only in (None, "reads"):
-                show_reads(spark, primary, secondary, options.count, options.repetitions)
-            if options.only in (None, "rest"):
-                show_rates(measure(spark, primary, secondary, home, options), options)
-            if options.only in (None, "floor"):
+            if "reads" in parts:
+                show_reads(spark, primary, secondary, count, repetitions)
+            if "writes" in parts:
+                show_writes(spark, primary, secondary, count, repetitions)
+            if "moves" in parts:
+                show_moves(spark, primary, secondary, home, count, repetitions)
+            if "syphon" in parts:
+                show_syphon(spark, primary, secondary, home, count, repetitions)
+            if "floor" in parts:
                 show_floor(spark, primary, home)
         spark.stop()
 
 
-# --- rates ----------------------------------------------------------------------------------------
+# --- the syphon -----------------------------------------------------------------------------------
 
 
-def measure(
+def show_syphon(
     spark: SparkSession,
     primary: ServerProcess,
     secondary: ServerProcess,
     home: Path,
-    options: argparse.Namespace,
-) -> Rates:
-    rates: Rates = {}
-    count = options.count
+    count: int,
+    repetitions: int,
+) -> None:
+    """Ten backlog queues come home; the SDK gets a tenth, its rate does not depend on it."""
     create_backlog(primary, secondary)
-
-    def take(what: str, prepare: Callable[[], None], work: Callable[[], None], size: int) -> None:
-        prepare()
+    rates: list[Pair] = []
+    sdk: list[Pair] = []
+    for _ in range(repetitions + 1):
+        refill_backlog(primary, secondary, count)
+        checkpoint = home / f"syphon-{time.time_ns()}"
+        run = timed("syphon", partial(syphon, spark, primary, secondary, checkpoint))
+        rates += rates_of([run], count)
+        refill_backlog(primary, secondary, count // SDK_SHARE)
         tools.wait_for_quiet()
-        with ClientClock() as clock:
-            started = time.perf_counter()
-            work()
-            wall_s = time.perf_counter() - started
-        cpu_s = clock.seconds
-        rates.setdefault(what, []).append((size / wall_s, size / cpu_s))
-        print(f"{what}: {size / wall_s:,.0f}/s, {size / cpu_s:,.0f}/s of a core", flush=True)
-
-    for repetition in range(options.repetitions + 1):
-        checkpoint = home / f"checkpoint-{repetition}"
-        ways: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
-            "write": (lambda: refill(primary, 0), lambda: write(spark, primary, count)),
-            "move": (
-                lambda: refill(primary, count),
-                lambda: move(spark, primary, checkpoint),  # noqa: B023 - called in this turn
-            ),
-            "syphon": (
-                lambda: refill_backlog(primary, secondary, count),
-                lambda: syphon(spark, primary, secondary, home / f"syphon-{time.time_ns()}"),
-            ),
-        }
-        for what, (prepare, work) in ways.items():
-            take(what, prepare, work, count)
-        if repetition == 0:
-            rates.clear()  # the first finds nothing warm
-        for what in ways:
-            few = count // SDK_SHARE
-            if what == "syphon":
-                refill_backlog(primary, secondary, few)
-            else:
-                refill(primary, 0 if what == "write" else few)
-            tools.wait_for_quiet()
-            wall, cpu = ask_sdk(what, primary, secondary, few)
-            rates.setdefault(f"SDK {what}", []).append((wall, cpu))
-    return rates
-
-
-def refill(server: ServerProcess, count: int) -> None:
-    for queue in ("in", "out"):
-        if any(entry.name == queue for entry in server.admin.list_queues()):
-            server.admin.delete_queue(queue)
-        server.create_queue(queue, max_size_in_megabytes=5_120)
-    if count:
-        bus_for(server.connection_string).send("in", [BODY_SECTION] * count)
+        sdk.append(ask_sdk("syphon", primary, secondary, count // SDK_SHARE))
+    del rates[0], sdk[0]  # they found nothing warm
+    print(f"\nThe syphon, {count:,} messages of 1 KiB a run, medians of {repetitions}\n")
+    print("| Spark, messages/s | a core | SDK, messages/s | a core | Spark / SDK, a core |")
+    print("|---:|---:|---:|---:|---:|")
+    print(
+        f"| {median(rates, 0):,.0f} | {spread(rates)} | {median(sdk, 0):,.0f} | {spread(sdk)} |"
+        f" {median(rates, 1) / median(sdk, 1):.1f} |\n",
+        flush=True,
+    )
 
 
 def refill_backlog(primary: ServerProcess, secondary: ServerProcess, count: int) -> None:
@@ -134,24 +111,6 @@ def refill_backlog(primary: ServerProcess, secondary: ServerProcess, count: int)
         primary.admin.delete_queue(QUEUE)
     primary.create_queue(QUEUE, max_size_in_megabytes=5_120)
     fill(secondary, count)
-
-
-def write(spark: SparkSession, server: ServerProcess, count: int) -> None:
-    frame = spark.range(0, count, 1, 2).selectExpr(
-        "cast(id as string) as message_id", "cast(repeat('x', 1024) as binary) as body"
-    )
-    sink = frame.write.format("servicebus").mode("append").option("entityPath", "out")
-    sink.option("connectionString", server.connection_string).save()
-
-
-def move(spark: SparkSession, server: ServerProcess, checkpoint: Path) -> None:
-    source = spark.readStream.format("servicebus").option("entityPath", "in")
-    source = source.option("connectionString", server.connection_string)
-    frame = source.option("settle", "delete").option("maxOffsetsPerTrigger", 50_000).load()
-    sink = frame.writeStream.format("servicebus").option("entityPath", "out")
-    sink = sink.option("connectionString", server.connection_string)
-    sink = sink.option("checkpointLocation", f"{checkpoint}-{time.time_ns()}")
-    sink.trigger(availableNow=True).start().awaitTermination()
 
 
 def syphon(
@@ -165,21 +124,6 @@ def syphon(
     }
     settings = SyphonSettings(source, str(checkpoint), is_once=True)
     start_syphon(spark, settings, lambda rows: None).awaitTermination()
-
-
-def show_rates(rates: Rates, options: argparse.Namespace) -> None:
-    print(
-        f"\n1 KiB messages, {options.count:,} a run (SDK: {options.count // SDK_SHARE:,}), medians "
-        f"of {options.repetitions}, twinbus {options.build}, Spark local[*]\n"
-    )
-    print("| what | Spark, messages/s | a core | SDK, messages/s | a core | Spark / SDK, a core |")
-    print("|---|---:|---:|---:|---:|---:|")
-    for what in [name for name in rates if not name.startswith("SDK")]:
-        spark = [statistics.median(each) for each in zip(*rates[what], strict=True)]
-        sdk = [statistics.median(each) for each in zip(*rates[f"SDK {what}"], strict=True)]
-        cells = " | ".join(f"{each:,.0f}" for each in (*spark, *sdk))
-        print(f"| {what} | {cells} | {spark[1] / sdk[1]:.1f} |")
-    print(flush=True)
 
 
 # --- the floor ------------------------------------------------------------------------------------

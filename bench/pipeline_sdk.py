@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
@@ -44,15 +45,17 @@ def main() -> None:
         if what in READS:
             read(client, what, count)
         elif what == "write":
-            write(client, count)
+            write(client, count, plain)
+        elif what == "write, ordinary":
+            write(client, count, ordinary)
+        elif what == "syphon":
+            with client.get_queue_sender(QUEUE) as sender:
+                for queue in backlog_queues():
+                    carry(other, queue, sender, count // BACKLOG_QUEUES, body_of)
         else:
-            queues = ["in"] if what == "move" else backlog_queues()
-            share = count if what == "move" else count // BACKLOG_QUEUES
-            target = "out" if what == "move" else QUEUE
-            source = client if what == "move" else other
-            with client.get_queue_sender(target) as sender:
-                for queue in queues:
-                    carry(source, queue, sender, share)
+            copy = copy_of if what == "move, ordinary" else body_of
+            with client.get_queue_sender("out") as sender:
+                carry(client, "in", sender, count, copy)
         wall_s, cpu_s = time.perf_counter() - started, time.process_time() - busy
     print(json.dumps({"wall": count / wall_s, "cpu": count / cpu_s}))
 
@@ -119,20 +122,59 @@ def text_of(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def write(client: Any, count: int) -> None:
+def write(client: Any, count: int, make: Callable[[int], ServiceBusMessage]) -> None:
     with client.get_queue_sender("out") as sender:
-        for _ in range(count // 100):
-            sender.send_messages([ServiceBusMessage(bytes(1_024)) for _ in range(100)])
+        for first in range(0, count, 100):
+            sender.send_messages([make(number) for number in range(first, first + 100)])
 
 
-def carry(source: Any, queue: str, sender: Any, count: int) -> None:
+def plain(number: int) -> ServiceBusMessage:
+    return ServiceBusMessage(bytes(1_024), message_id=str(number))
+
+
+def ordinary(number: int) -> ServiceBusMessage:
+    return ServiceBusMessage(
+        bytes(1_024),
+        message_id=f"order-{number:012d}",
+        subject="order",
+        correlation_id=f"cart-{number // 3}",
+        content_type="application/json",
+        application_properties={"tenant": "contoso", "number": str(number), "urgent": "false"},
+    )
+
+
+def carry(
+    source: Any, queue: str, sender: Any, count: int, copy: Callable[[Any], ServiceBusMessage]
+) -> None:
     with source.get_queue_receiver(queue) as receiver:
         while count:
             messages = receiver.receive_messages(100, max_wait_time=5)
-            sender.send_messages([ServiceBusMessage(b"".join(each.body)) for each in messages])
+            sender.send_messages([copy(each) for each in messages])
             for each in messages:
                 receiver.complete_message(each)
             count -= len(messages)
+
+
+def body_of(message: Any) -> ServiceBusMessage:
+    return ServiceBusMessage(b"".join(message.body))
+
+
+def copy_of(message: Any) -> ServiceBusMessage:
+    """All that a sender may have said, as Spark's columns carry it."""
+    return ServiceBusMessage(
+        b"".join(message.body),
+        message_id=message.message_id,
+        session_id=message.session_id,
+        partition_key=message.partition_key,
+        correlation_id=message.correlation_id,
+        subject=message.subject,
+        to=message.to,
+        reply_to=message.reply_to,
+        reply_to_session_id=message.reply_to_session_id,
+        content_type=message.content_type,
+        time_to_live=message.time_to_live,
+        application_properties=message.application_properties,
+    )
 
 
 if __name__ == "__main__":
