@@ -28,8 +28,8 @@ BUILD ?= $(lastword $(BUILDS))
 
 # Suites without a server.  Of these, CORE goes through the hot modules, and is run on both builds.
 QUIET := tests/unit tests/property tests/simulation tests/docs
-CORE := $(addprefix tests/unit/,amqp entities storage broker gateway remote pipeline/test_rows.py) \
-        tests/property
+CORE := $(addprefix tests/unit/,amqp entities storage broker gateway remote) \
+        $(addprefix tests/unit/pipeline/test_,rows.py encoding.py sink_keys.py) tests/property
 # Suites that talk to real servers: once, on one build (`make nightly`: on both).
 LIVE := tests/interop tests/security tests/crash tests/browser tests/packaging
 

@@ -18,8 +18,8 @@ from twinbus.client.faults import FaultClient
 from twinbus.errors import EntityDisabled, EntityNotFound, Unauthorized
 from twinbus.pipeline.bus import pool
 from twinbus.pipeline.schema import BY_NAME, arrow_schema
-from twinbus.pipeline.sink.encoding import RowRefused
 from twinbus.pipeline.sink.options import SinkOptions
+from twinbus.pipeline.sink.refused import RowRefused
 from twinbus.pipeline.sink.writers import SinkTask, batch_writer
 from twinbus.testing.server import ServerProcess
 

@@ -40,6 +40,7 @@ from twinbus.amqp.types import Symbol, Timestamp
 from twinbus.limits import SECTIONS_MAX
 
 BATCH_FORMAT: Final = 0x8001_3700  # message-format of a transfer that carries a batch
+_ENVELOPE_BYTES: Final = 8  # of each message in a batch: the head of its data section
 
 
 class Properties:
@@ -295,7 +296,30 @@ def encode_message(
 # --- batches -------------------------------------------------------------------------------------
 def build_batch(messages: list[bytes]) -> bytes:
     """A batch (message-format BATCH_FORMAT): each message is one data section."""
-    return b"".join([data_section(message) for message in messages])
+    pieces: list[bytes] = []
+    for message in messages:  # the head alone: each message is copied once
+        size = len(message)
+        if size < 256:
+            pieces.append(b"\x00\x53\x75\xa0" + bytes((size,)))
+        else:
+            pieces.append(b"\x00\x53\x75\xb0" + U32.pack(size))
+        pieces.append(message)
+    return b"".join(pieces)
+
+
+def cut(messages: list[bytes], size_max: int) -> list[tuple[int, int]]:
+    """First and count of each batch: as much as goes into `size_max`, but at least one message."""
+    batches: list[tuple[int, int]] = []
+    first = size = 0
+    for index, message in enumerate(messages):
+        added = len(message) + _ENVELOPE_BYTES
+        if index > first and (size + added > size_max or index - first >= SECTIONS_MAX):
+            batches.append((first, index - first))
+            first, size = index, 0
+        size += added
+    if first < len(messages):
+        batches.append((first, len(messages) - first))
+    return batches
 
 
 def split_batch(data: bytes) -> list[bytes]:

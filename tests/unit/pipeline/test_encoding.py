@@ -30,8 +30,9 @@ from twinbus.amqp.plain import (
 from twinbus.amqp.stored import encode_delivered
 from twinbus.amqp.types import Symbol, Timestamp
 from twinbus.pipeline.schema import BY_NAME, COLUMNS, arrow_type
-from twinbus.pipeline.sink.encoding import MessageEncoder, RowRefused
+from twinbus.pipeline.sink.encoding import MessageEncoder
 from twinbus.pipeline.sink.keys import Outgoing
+from twinbus.pipeline.sink.refused import RowRefused
 
 NOW_MS = 1_790_000_000_000
 DAY_MS = 86_400_000
@@ -46,7 +47,7 @@ ARROW = {
 
 
 def encode(
-    entity_path: Any = "orders", key_column: Any = None, types: Any = None, **columns: Any
+    sent_to: Any = "orders", key_column: Any = None, types: Any = None, **columns: Any
 ) -> list[Outgoing]:
     """Encode rows given column by column; `types` are those of columns that have another one."""
     kinds = {name: (types or {}).get(name) for name in columns}
@@ -58,7 +59,7 @@ def encode(
         for (name, values), kind in zip(columns.items(), kinds.values(), strict=True)
     ]
     batch = pa.record_batch(arrays, names=list(columns))
-    return MessageEncoder(schema, entity_path, key_column).encode(batch, NOW_MS)
+    return MessageEncoder(schema, sent_to, key_column).encode(batch, NOW_MS)
 
 
 def decode(**columns: Any) -> DecodedMessage:
@@ -179,7 +180,7 @@ def test_destinations_orders_keys_and_rows_are_told() -> None:
         "position": ["p/1", "p/2", "p/3"],
         "body": [b"", b"", b""],
     }
-    found = encode(entity_path=None, key_column="position", **columns)
+    found = encode(sent_to=None, key_column="position", **columns)
     assert [each.destination for each in found] == ["a", "b", "c"]
     assert [each.order for each in found] == ["s", "k", None]
     assert [each.key for each in found] == ["p/1", "p/2", "p/3"]
@@ -264,7 +265,7 @@ def test_a_row_that_cannot_be_sent_is_named(columns: dict[str, list[Any]], reaso
 @pytest.mark.parametrize("destination", [None, ""])
 def test_a_row_without_a_destination_is_named(destination: str | None) -> None:
     with pytest.raises(RowRefused, match="row 2 of the task: the destination is missing"):
-        encode(entity_path=None, destination=["orders", destination], body=[b"", b""])
+        encode(sent_to=None, destination=["orders", destination], body=[b"", b""])
 
 
 def test_a_row_without_its_key_is_named() -> None:
@@ -281,3 +282,28 @@ def test_times_come_in_any_unit_and_zone() -> None:
     [message] = MessageEncoder(schema, "orders").encode(batch, NOW_MS)
     found = decode_message(message.data).annotations
     assert list(found.values()) == [Timestamp(int(MOMENT.timestamp() * 1000))]
+
+
+def test_what_stands_behind_a_null_map_is_not_sent() -> None:
+    kind = BY_NAME["application_properties"].spark
+    schema = StructType(
+        [StructField("body", BinaryType()), StructField("application_properties", kind)]
+    )
+    entries = pa.array(
+        [("a", "1"), ("b", "2")], pa.struct([("key", pa.string()), ("value", pa.string())])
+    )
+    offsets = pa.py_buffer(b"".join(each.to_bytes(4, "little") for each in (0, 1, 2)))
+    maps = pa.MapArray.from_buffers(
+        arrow_type(kind), 2, [pa.py_buffer(b"\x02"), offsets], children=[entries]
+    )
+    batch = pa.record_batch([pa.array([b"", b""]), maps], names=schema.fieldNames())
+    messages = MessageEncoder(schema, "orders").encode(batch, NOW_MS)
+    found = [decode_message(message.data).application_properties for message in messages]
+    assert [dict(each or {}) for each in found] == [{}, {"b": "2"}]
+
+
+def test_of_a_row_that_is_sent_as_it_was_no_other_column_is_looked_at() -> None:
+    copy = encode_message(data_section(b"exact"), Properties(message_id="m"))
+    wrong: Any = {"time_to_live_ms": [-5], "content_type": ["grün"], "session_id": ["a"]}
+    [message] = encode(amqp=[copy], body=[None], partition_key=["b"], **wrong)
+    assert decode_message(message.data).body == b"exact" and message.order is None

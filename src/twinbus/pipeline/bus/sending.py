@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Final, Self
 
-from twinbus.amqp.plain import BATCH_FORMAT, build_batch
+from twinbus.amqp.plain import BATCH_FORMAT, build_batch, cut
 from twinbus.client.blocking import CALL_DURATION_S_MAX, result_of
 from twinbus.client.connection import BusConnection, Sender
 from twinbus.errors import (
@@ -26,14 +26,13 @@ from twinbus.errors import (
     ServiceError,
     TwinbusError,
 )
-from twinbus.limits import MESSAGE_SIZE_BYTES_MAX, SECTIONS_MAX
+from twinbus.limits import MESSAGE_SIZE_BYTES_MAX
 from twinbus.pipeline.bus.line import Line, Patience, may_pass, named
 from twinbus.pipeline.bus.protocol import SEND_BATCH_BYTES, SendRefused
 
 # More than four full batches would only wait in the bus instead of here; small ones may be many.
 UNDER_WAY_BYTES: Final = 4 * SEND_BATCH_BYTES
 UNDER_WAY_MAX: Final = 64
-_ENVELOPE_BYTES: Final = 8  # of each message in a batch: the head of its data section
 # Refusals that may be one message's own fault.
 _OF_ONE_MESSAGE: Final = (
     ArgumentInvalid,
@@ -48,7 +47,7 @@ class _Batch:
 
     __slots__ = ("first", "messages", "outcome", "pending", "size_bytes")
 
-    def __init__(self, messages: Sequence[bytes], first: int, pending: "LinePending") -> None:
+    def __init__(self, messages: list[bytes], first: int, pending: "LinePending") -> None:
         self.messages = messages
         self.first = first
         self.pending = pending
@@ -91,6 +90,7 @@ class LineSender:
     def submit(self, messages: Sequence[bytes]) -> LinePending:
         """Send without waiting; see `BusSender`."""
         pending = LinePending(self)
+        messages = list(messages)
         for first, count in cut(messages, min(self._batch_bytes, self._size_max)):
             # What failed goes again before anything new: that is the order.
             while self._is_full() or any(map(_has_failed, self._under_way)):
@@ -147,7 +147,7 @@ class LineSender:
     def _start(self, batch: _Batch) -> None:
         messages = batch.messages
         alone = len(messages) == 1
-        data = messages[0] if alone else build_batch(list(messages))
+        data = messages[0] if alone else build_batch(messages)
         message_format = 0 if alone else BATCH_FORMAT
 
         async def work(connection: BusConnection) -> None:
@@ -260,21 +260,6 @@ def _may_go_again(batch: _Batch, retry: bool) -> bool:
     if outcome.cancelled() or isinstance(error, _NotSent | ServerBusy):
         return retry or not outcome.cancelled()
     return retry and isinstance(error, TwinbusError) and may_pass(error)
-
-
-def cut(messages: Sequence[bytes], size_max: int) -> list[tuple[int, int]]:
-    """First and count of each batch: as much as goes into `size_max`, but at least one message."""
-    batches: list[tuple[int, int]] = []
-    first = size = 0
-    for index, message in enumerate(messages):
-        added = len(message) + _ENVELOPE_BYTES
-        if index > first and (size + added > size_max or index - first >= SECTIONS_MAX):
-            batches.append((first, index - first))
-            first, size = index, 0
-        size += added
-    if first < len(messages):
-        batches.append((first, len(messages) - first))
-    return batches
 
 
 class PlainBus:

@@ -14,7 +14,6 @@ however they were mixed: an entity remembers numbers as ranges, and so it has a 
 chunk stays within one run of 4,096 numbers, which lead to one partition (entities/partitions.py).
 """
 
-from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Final
 
@@ -30,6 +29,11 @@ CHUNK_SIZE_BYTES_MAX: Final = 8 * 1024 * 1024
 _PRODUCER_KEY: Final = encode_symbol("x-opt-twinbus-producer-key")
 # Of a short map with the key in it, but for the key: its count, the name, and a text's head.
 _ENTRY_BYTES: Final = 1 + len(_PRODUCER_KEY) + 2
+# The section up to the key, by the key's length.
+_STAMP_HEADS: Final = [
+    b"\x00\x53\x71\xc1%c\x02%b\xa1%c" % (_ENTRY_BYTES + size, _PRODUCER_KEY, size)
+    for size in range(PRODUCER_KEY_CHARS_MAX + 1)
+]
 _NUMBER_DIGITS_MAX: Final = 18  # what the bus takes: a sequence number has as many
 
 
@@ -72,22 +76,23 @@ class Chunks:
         self._gathered: list[Outgoing] = []
         self._size_bytes = 0
 
-    def add(self, messages: list[Outgoing]) -> Iterator[list[Outgoing]]:
+    def add(self, messages: list[Outgoing]) -> list[list[Outgoing]]:
         """Gives each chunk that is full."""
+        full: list[list[Outgoing]] = []
         for message in messages:
             size = len(message.steady)
             if self._gathered and (
                 len(self._gathered) == self._count_max
                 or self._size_bytes + size > self._size_bytes_max
             ):
-                yield self._take()
+                full.append(self._take())
             self._gathered.append(message)
             self._size_bytes += size
+        return full
 
-    def rest(self) -> Iterator[list[Outgoing]]:
+    def rest(self) -> list[list[Outgoing]]:
         """What is left when there are no more rows."""
-        if self._gathered:
-            yield self._take()
+        return [self._take()] if self._gathered else []
 
     def _take(self) -> list[Outgoing]:
         taken, self._gathered, self._size_bytes = self._gathered, [], 0
@@ -101,12 +106,32 @@ def run_name(*parts: object) -> str:
 
 def keys_of_chunk(run: str, task: int, index: int, chunk: list[Outgoing]) -> list[str]:
     """A key for each message of the `index`th chunk of a task."""
-    producer = f"{PASSING}{run}.{task}.{index}.{_checksum(chunk)}"
-    places = sorted(range(len(chunk)), key=lambda place: _neighbours(chunk[place]))
+    producer = f"{PASSING}{run}.{task}.{index}.{_checksum(chunk)}/"
+    if not _is_mixed(chunk):
+        return [producer + str(number) for number in range(1, len(chunk) + 1)]
+    places: list[tuple[str, int, int]] = []
+    for place, message in enumerate(chunk):
+        places.append((message.destination, _partition(message.order), place))
+    places.sort()
     keys = [""] * len(chunk)
-    for number, place in enumerate(places, 1):
-        keys[place] = f"{producer}/{number}"
+    for before, (_, _, place) in enumerate(places):
+        keys[place] = producer + str(before + 1)
     return keys
+
+
+def _is_mixed(chunk: list[Outgoing]) -> bool:
+    """Whether the messages go to several places; mostly they do not."""
+    for message in chunk:
+        first = chunk[0]
+        if message.destination != first.destination:
+            return True
+        if message.order != first.order and _partition(message.order) != _partition(first.order):
+            return True
+    return False
+
+
+def _partition(order: str | None) -> int:
+    return NO_PARTITION if order is None else hash_key(order)
 
 
 def own_keys(chunk: list[Outgoing]) -> tuple[list[str], Outgoing | None]:
@@ -155,18 +180,7 @@ def stamped(data: bytes, key: str) -> bytes:
     if size > PRODUCER_KEY_CHARS_MAX:  # beyond ASCII; every other key fits into a short map
         entry = _PRODUCER_KEY + encode_string(key)
         return data + encode_map_section(DELIVERY_ANNOTATIONS, 2, entry)
-    return b"%b\x00\x53\x71\xc1%c\x02%b\xa1%c%b" % (
-        data,
-        _ENTRY_BYTES + size,
-        _PRODUCER_KEY,
-        size,
-        raw,
-    )
-
-
-def _neighbours(message: Outgoing) -> tuple[str, int]:
-    order = message.order
-    return message.destination, NO_PARTITION if order is None else hash_key(order)
+    return b"".join([data, _STAMP_HEADS[size], raw])
 
 
 def _checksum(chunk: list[Outgoing]) -> str:
@@ -174,5 +188,6 @@ def _checksum(chunk: list[Outgoing]) -> str:
     found = blake2b(digest_size=12)
     lengths = [f"{len(each.steady)} {len(each.destination)} {each.destination}" for each in chunk]
     found.update("\n".join([str(len(chunk)), *lengths]).encode())
-    found.update(b"".join([each.steady for each in chunk]))
+    for each in chunk:  # one by one: put together they would be megabytes of new memory
+        found.update(each.steady)
     return found.hexdigest()

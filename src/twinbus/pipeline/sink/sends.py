@@ -14,8 +14,7 @@ refuses a batch with several keys; nothing else is under way to it until that is
 Must never say that a chunk is stored before the bus has said so of every message in it.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from twinbus.errors import (
@@ -26,23 +25,11 @@ from twinbus.errors import (
     TwinbusError,
 )
 from twinbus.pipeline.bus import Bus, BusSender, Pending, SendRefused
-from twinbus.pipeline.bus.sending import cut
-from twinbus.pipeline.sink.encoding import RowRefused
-from twinbus.pipeline.sink.keys import Outgoing, block_of, stamped
+from twinbus.pipeline.sink.keys import Outgoing
+from twinbus.pipeline.sink.parts import Part, by_destination, joined
+from twinbus.pipeline.sink.refused import RowRefused
 
 SENDERS_MAX: Final = 100  # links open at a time; a bus allows some 250 on a connection
-
-
-@dataclass(slots=True)
-class Part:
-    """Messages that are sent together, with their keys."""
-
-    messages: list[Outgoing] = field(default_factory=list)
-    data: list[bytes] = field(default_factory=list)
-
-    def add(self, message: Outgoing, data: bytes) -> None:
-        self.messages.append(message)
-        self.data.append(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +63,7 @@ class Sends:
     def send(self, chunk: list[Outgoing], keys: list[str]) -> None:
         """Send a chunk when the one before it is stored; returns while it is under way."""
         self.wait()
-        free, keyed = _by_destination(chunk, keys)
+        free, keyed = by_destination(chunk, keys)
         for destination, blocks in free.items():
             for part in blocks:
                 self._submit(destination, part)
@@ -99,15 +86,15 @@ class Sends:
         orders = {message.order for message in part.messages}
         if destination not in self._takes_mixed and len(orders) > 1:
             part = self._try_mixed(destination, part)
-        lines = [part] if self._takes_mixed.get(destination) else _by_order(part)
-        self._send_lines([Line(destination, list(_cut(each, self._batch_bytes))) for each in lines])
+        lines = [part] if self._takes_mixed.get(destination) else part.by_order()
+        self._send_lines([Line(destination, each.cut(self._batch_bytes)) for each in lines])
 
     def _try_mixed(self, destination: str, part: Part) -> Part:
         """Send the first batch alone: until its outcome is known nothing may overtake it.
 
         Gives what is left to send.
         """
-        first, *rest = _cut(part, self._batch_bytes)
+        first, *rest = part.cut(self._batch_bytes)
         if len({message.order for message in first.messages}) == 1:
             return part  # it would tell nothing
         self.wait()
@@ -120,7 +107,7 @@ class Sends:
                 self._takes_mixed[destination] = False
             return part  # if it is one row's fault that row is found now
         self._takes_mixed[destination] = True
-        return _joined(rest)
+        return joined(rest)
 
     def _send_lines(self, lines: list[Line]) -> None:
         """The first parts of all lines, then the second ones, …"""
@@ -159,7 +146,7 @@ class Sends:
             raise _refusal(part.messages[error.index], error.reason) from error.reason
         count = self.counts.setdefault(destination, Count())
         count.messages += len(part.messages)
-        count.size_bytes += sum(len(message.data) for message in part.messages)
+        count.size_bytes += part.size_bytes()
 
 
 def _refusal(message: Outgoing, reason: ServiceError) -> TwinbusError:
@@ -168,40 +155,3 @@ def _refusal(message: Outgoing, reason: ServiceError) -> TwinbusError:
     if reason.retryable or isinstance(reason, QuotaExceeded | EntityDisabled):
         return type(reason)(str(found))
     return found
-
-
-def _by_destination(
-    chunk: list[Outgoing], keys: list[str]
-) -> tuple[dict[str, list[Part]], dict[str, Part]]:
-    """Messages without a session id or partition key, in their blocks; and those with one."""
-    free: dict[str, dict[tuple[str, int], Part]] = {}
-    keyed: dict[str, Part] = {}
-    for message, key in zip(chunk, keys, strict=True):
-        data = stamped(message.data, key)
-        if message.order is None:
-            blocks = free.setdefault(message.destination, {})
-            blocks.setdefault(block_of(key), Part()).add(message, data)
-        else:
-            keyed.setdefault(message.destination, Part()).add(message, data)
-    return {path: list(blocks.values()) for path, blocks in free.items()}, keyed
-
-
-def _by_order(part: Part) -> list[Part]:
-    parts: dict[str | None, Part] = {}
-    for message, data in zip(part.messages, part.data, strict=True):
-        parts.setdefault(message.order, Part()).add(message, data)
-    return list(parts.values())
-
-
-def _cut(part: Part, size_bytes_max: int) -> Iterator[Part]:
-    """Parts that go as one batch each, so that none of them can be overtaken by its own end."""
-    for first, count in cut(part.data, size_bytes_max):
-        yield Part(part.messages[first : first + count], part.data[first : first + count])
-
-
-def _joined(parts: list[Part]) -> Part:
-    whole = Part()
-    for part in parts:
-        whole.messages += part.messages
-        whole.data += part.data
-    return whole

@@ -26,9 +26,10 @@ from twinbus.clock import SystemClock
 from twinbus.errors import ConfigError, TwinbusError
 from twinbus.pipeline.bus.line import may_pass
 from twinbus.pipeline.bus.pool import bus_for, forget
-from twinbus.pipeline.sink.encoding import MessageEncoder, RowRefused
+from twinbus.pipeline.sink.encoding import MessageEncoder
 from twinbus.pipeline.sink.keys import Chunks, Outgoing, keys_of_chunk, own_keys, run_name
 from twinbus.pipeline.sink.options import SinkOptions
+from twinbus.pipeline.sink.refused import RowRefused
 from twinbus.pipeline.sink.sends import Sends
 
 
