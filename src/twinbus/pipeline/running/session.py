@@ -53,6 +53,9 @@ _ALWAYS: Final = {
     "spark.sql.session.timeZone": "UTC",
     # Options are shown in plans and in Spark's web pages; this one holds a key.
     "spark.sql.redaction.options.regex": "(?i)url|connectionstring",
+    # After each row that a sink gets Spark asks how large the batch is by now, and goes through all
+    # null maps at its end again: with 10,000 rows, its default, that is most of what Java does.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
 }
 _LOCAL: Final = {
     "spark.ui.enabled": "false",
