@@ -57,6 +57,7 @@ HOT = (
     "server/lock_tokens.py",
     "server/outcomes.py",
     "server/plain_sends.py",
+    "server/producer_keys.py",
     "server/receiving.py",
     "server/sending.py",
     "server/message_fields.py",

@@ -1,8 +1,11 @@
 """M-1: a message's short way and its long one end in the same bytes, or the long one judges."""
 
+import contextlib
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from twinbus.amqp.codec import encode_symbol, encode_value
 from twinbus.amqp.message import (
     Properties,
     data_section,
@@ -16,6 +19,7 @@ from twinbus.entities.message import NEVER_MS, NewMessage
 from twinbus.errors import RemoteProtocolError, ServiceError
 from twinbus.limits import PING_SIZE_BYTES_MAX, PROPERTY_SIZE_BYTES_MAX
 from twinbus.server.plain_sends import PING_TYPE, PlainSends
+from twinbus.server.producer_keys import PRODUCER_KEY
 from twinbus.server.sending import new_message
 
 texts = st.none() | st.text(st.characters(codec="utf-8"), max_size=20)
@@ -58,8 +62,25 @@ endings = st.sampled_from(
 limits = st.sampled_from([NEVER_MS, 10_000])
 
 
+def key_section(key: object, *more: str) -> bytes:
+    entries = encode_symbol(PRODUCER_KEY) + encode_value(key)
+    for name in more:
+        entries += encode_symbol(name) + encode_value("more")
+    return encode_map_section(DELIVERY_ANNOTATIONS, 2 + 2 * len(more), entries)
+
+
+keys = st.sampled_from(
+    [
+        *("p/1", "producer/123456789012345678", "a/b/7", "p" * 126 + "/1", "\u00fc/3"),
+        *("", "p", "p/", "/1", "p/0", "p/x", "p/\u0661", "p/1234567890123456789", b"p/1", 7),
+        *("p" * 127 + "/1", "p" * 300 + "/1"),
+    ]
+)
+key_endings = st.builds(key_section, keys) | st.just(key_section("p/1", "another"))
+
+
 def content(message: NewMessage) -> tuple[object, ...]:
-    mark = None if message.mark is None else (message.mark.producer, message.mark.is_ping)
+    mark = message.mark and (message.mark.producer, message.mark.number, message.mark.is_ping)
     return (
         *(message.body, message.time_to_live_ms, message.scheduled_ms, message.message_id),
         *(message.session_id, message.partition_key, message.overlay, mark),
@@ -72,10 +93,8 @@ def agree(data: bytes, ttl_ms_max: int) -> bool:
     try:
         long = new_message(data, MessageIds(7), ttl_ms_max)
     except (RemoteProtocolError, ServiceError):
-        try:
+        with contextlib.suppress(RemoteProtocolError, ServiceError):  # it may refuse it as well
             assert plain.take(data) is None
-        except RemoteProtocolError:
-            pass  # it may refuse it as well
         return False
     short = plain.take(data)
     if short is None:
@@ -107,12 +126,26 @@ def test_damaged_messages_are_the_long_ways(
     agree(message[:at], ttl_ms_max)
 
 
+@given(messages, key_endings, limits, st.data())
+def test_numbered_messages_are_the_same_too(
+    message: bytes, ending: bytes, ttl_ms_max: int, data: st.DataObject
+) -> None:
+    """P-13: the producer's number, or the same refusal."""
+    agree(message + ending, ttl_ms_max)
+    at = data.draw(st.integers(0, len(ending) - 1))
+    byte = data.draw(st.sampled_from([0, 1, 2, 4, 0x2F, 0x53, 0x71, 0xA1, 0xA3, 0xC1, 0xFF]))
+    agree(message + ending[:at] + bytes((byte,)) + ending[at + 1 :], ttl_ms_max)
+    agree(message + ending[:at], ttl_ms_max)
+
+
 def test_what_senders_usually_send_takes_the_short_way() -> None:
     body = data_section(bytes(1_024))
     for ttl_ms in (None, 60_000):
         assert agree(encode_message(body, None, None, None, ttl_ms, durable=True), NEVER_MS)
         assert agree(encode_message(body, Properties("id"), {"a": 1}, None, ttl_ms), 10_000)
     assert agree(body, NEVER_MS)
+    assert agree(encode_message(body, Properties("id")) + key_section("p/17"), NEVER_MS)
+    assert agree(body + key_section("p" * 100 + "/17"), NEVER_MS)
     assert agree(encode_message(data_section(b"small"), Properties("id")), NEVER_MS)
 
 

@@ -1,9 +1,10 @@
 """The short way of a plain message from the wire to its stored form.
 
 Plain is what nearly all senders send: a header or none, then properties, application properties and
-data, in this order, each at most once and in its usual form, and nothing that anybody has to look
-into.  Everything else goes the long way (`new_message`), which also says what is wrong with a
-message.  Both ways store the same bytes; only the short one makes nothing in between.
+data, in this order, each at most once and in its usual form, then perhaps a producer key alone, and
+nothing else that anybody has to look into.  Everything else goes the long way (`new_message`),
+which also says what is wrong with a message.  Both ways store the same bytes; only the short one
+makes nothing in between.
 """
 
 from typing import Final
@@ -11,10 +12,11 @@ from typing import Final
 from twinbus.amqp.codec import NARROW, U32
 from twinbus.amqp.message import KINDS, WIDE, scan
 from twinbus.amqp.message_id import MessageIds, only_message_id
-from twinbus.amqp.sections import DATA, HEADER, PROPERTIES
+from twinbus.amqp.sections import DATA, DELIVERY_ANNOTATIONS, HEADER, PROPERTIES
 from twinbus.entities.message import NEVER_MS, NewMessage
 from twinbus.limits import PING_SIZE_BYTES_MAX, PROPERTY_SIZE_BYTES_MAX
 from twinbus.server.message_limits import IDS_CHARS_MAX
+from twinbus.server.producer_keys import PRODUCER_KEY, read_producer_key
 
 PING_TYPE: Final = "application/vnd.ms-servicebus-ping"  # content type of a ping
 
@@ -24,6 +26,11 @@ _NULL: Final = 0x40
 _TIMESTAMP: Final = 0x83
 _SECTION_BYTES_MIN: Final = 8  # of those that are looked at here
 _HEADER_START: Final = bytes((0x00, 0x53, HEADER, _LIST8))
+# Descriptor and constructor, size, count, name, constructor of the key, its size; then the key.
+_KEY_START: Final = bytes((0x00, 0x53, DELIVERY_ANNOTATIONS, 0xC1))
+_KEY_NAME: Final = bytes((2, 0xA3, len(PRODUCER_KEY))) + PRODUCER_KEY.encode() + b"\xa1"
+_NAME_AT: Final = 5
+_KEY_AT: Final = _NAME_AT + len(_KEY_NAME) + 1
 _HEADS_MAX: Final = 64  # of one link: senders have one or two
 
 _Head = tuple[bytes, int]  # the head of the stored form, and the time to live
@@ -65,6 +72,8 @@ class PlainSends:
         while end - at >= _SECTION_BYTES_MIN:
             section = data[at + 2]
             code = data[at + 3]
+            if section == DELIVERY_ANNOTATIONS and previous == DATA:
+                return self._numbered(data, start, at, head)
             if data[at] or data[at + 1] != 0x53 or not previous < section <= DATA:
                 return None
             if section < PROPERTIES or KINDS[section] != code & NARROW:
@@ -86,9 +95,30 @@ class PlainSends:
             at = following
         if at != end or previous == HEADER:
             return None
+        return self._message(data, start, end, head)
+
+    def _message(self, data: bytes, start: int, end: int, head: _Head) -> NewMessage:
         if data[start + 2] == PROPERTIES:
-            return NewMessage(head[0] + data[start:], head[1])
-        return NewMessage(head[0] + only_message_id(self._ids.next()) + data[start:], head[1])
+            return NewMessage(head[0] + data[start:end], head[1])
+        return NewMessage(head[0] + only_message_id(self._ids.next()) + data[start:end], head[1])
+
+    def _numbered(self, data: bytes, start: int, at: int, head: _Head) -> NewMessage | None:
+        """The bare message ends at `at`, and a key follows as producers write it."""
+        key_at = at + _KEY_AT
+        if (
+            not data.startswith(_KEY_START, at)
+            or len(data) <= key_at
+            or not data.startswith(_KEY_NAME, at + _NAME_AT)
+            or key_at + data[key_at - 1] != len(data)
+            or data[at + 4] != len(data) - at - 5
+        ):
+            return None
+        key = data[key_at:]
+        if not key.isascii():
+            return None
+        message = self._message(data, start, at, head)
+        message.mark = read_producer_key(key.decode())
+        return message
 
     def _learn(self, header: bytes) -> _Head:
         """What becomes of a header, as the long way does it."""

@@ -30,7 +30,7 @@ from twinbus.gateway.addresses import Address, parse_address
 from twinbus.gateway.directory import Entity
 from twinbus.gateway.meter import measure
 from twinbus.gateway.partitioned import deal
-from twinbus.limits import PING_SIZE_BYTES_MAX, PRODUCER_KEY_CHARS_MAX, PROPERTY_SIZE_BYTES_MAX
+from twinbus.limits import PING_SIZE_BYTES_MAX, PROPERTY_SIZE_BYTES_MAX
 from twinbus.server.coordinator import add_to_transaction, fail_transaction
 from twinbus.server.message_limits import (
     IDS_CHARS_MAX,
@@ -40,18 +40,17 @@ from twinbus.server.message_limits import (
 )
 from twinbus.server.outcomes import refused
 from twinbus.server.plain_sends import PING_TYPE, PlainSends
+from twinbus.server.producer_keys import PRODUCER_KEY, read_producer_key
 
 if TYPE_CHECKING:
     from twinbus.server.endpoint import AmqpEndpoint
 
 SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
 PARTITION_KEY: Final = "x-opt-partition-key"
-PRODUCER_KEY: Final = "x-opt-twinbus-producer-key"  # a delivery annotation: "<producer>/<number>"
 TRANSFER_DESTINATION: Final = Symbol("com.microsoft:transfer-destination-address")
 _LIST8: Final = 0xC0
 _PING_BYTES: Final = PING_TYPE.encode()
 _PING: Final = Mark("", 0, True)
-_NUMBER_DIGITS_MAX: Final = 18  # more would not fit into 63 bits
 
 
 def new_message(
@@ -86,7 +85,9 @@ def new_message(
         message.message_id = new_id.decode() or id_text(scanned.message_id())
         message.session_id = scanned.group_id()
     if scanned.delivery_annotations:
-        _read_producer_key(scanned, message)
+        key = scanned.delivery_annotation(PRODUCER_KEY)
+        if key is not None:
+            message.mark = read_producer_key(key)
     if len(data) <= PING_SIZE_BYTES_MAX:
         if _PING_BYTES in data and scanned.content_type() == PING_TYPE:
             message.mark = _PING
@@ -103,28 +104,6 @@ def _read_annotations(scanned: Scanned, message: NewMessage) -> None:
     if isinstance(partition_key, str):
         check_partition_key(scanned, partition_key)
         message.partition_key = str(partition_key)
-
-
-def _read_producer_key(scanned: Scanned, message: NewMessage) -> None:
-    """The number that the producer has given the message, if it numbers them."""
-    key = scanned.delivery_annotation(PRODUCER_KEY)
-    if key is None:
-        return
-    if not isinstance(key, str):
-        raise ArgumentInvalid("The producer key must be a text: '<producer>/<number>'.")
-    if len(key) > PRODUCER_KEY_CHARS_MAX:
-        raise ArgumentInvalid(
-            f"The producer key has {len(key)} characters; {PRODUCER_KEY_CHARS_MAX} are allowed."
-        )
-    producer, _, digits = key.rpartition("/")
-    is_number = digits.isascii() and digits.isdecimal() and len(digits) <= _NUMBER_DIGITS_MAX
-    number = int(digits) if is_number else 0
-    if not producer or number == 0:
-        raise ArgumentInvalid(
-            f"The producer key '{key[:64]}' is not of the form '<producer>/<number>' with a "
-            "number from 1 on."
-        )
-    message.mark = Mark(producer, number)
 
 
 def id_text(message_id: object) -> str:

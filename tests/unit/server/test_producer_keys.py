@@ -13,7 +13,8 @@ from twinbus.entities.message import NEVER_MS, NewMessage
 from twinbus.errors import ArgumentInvalid, RemoteProtocolError
 from twinbus.limits import PING_SIZE_BYTES_MAX
 from twinbus.server.plain_sends import PING_TYPE
-from twinbus.server.sending import PRODUCER_KEY, new_message
+from twinbus.server.producer_keys import PRODUCER_KEY
+from twinbus.server.sending import new_message
 
 
 def annotated(key: object, body: bytes = b"body") -> NewMessage:
