@@ -36,9 +36,9 @@ class Closing:
         thread = threading.Thread(
             target=self._close, args=(close,), name="twinbus-pairing-closing", daemon=True
         )
-        with self._lock:
+        with self._lock:  # whoever waits finds only threads that have been started
             self._threads.add(thread)
-        thread.start()
+            thread.start()
         return thread
 
     def wait(self) -> None:

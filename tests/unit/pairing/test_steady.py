@@ -1,6 +1,7 @@
 """Senders that go on, and what notices that one hangs: without a server, over an SDK that acts."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any, Self, cast
 
@@ -284,3 +285,31 @@ async def test_a_call_that_is_under_way_is_watched_also_when_no_more_come() -> N
     with pytest.raises(asyncio.CancelledError):
         await hang()
     assert watch.end()
+
+
+def test_who_waits_meets_no_thread_that_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P-17: one closes the pair in the moment in which another begins to close a sender."""
+    closing = _steady.Closing()
+    begin = threading.Thread.start
+    errors: list[BaseException] = []
+    closed = threading.Event()
+
+    def wait() -> None:
+        try:
+            closing.wait()
+        except RuntimeError as error:
+            errors.append(error)
+
+    waiter = threading.Thread(target=wait)
+
+    def start(thread: threading.Thread) -> None:
+        if thread is not waiter:
+            begin(waiter)
+            waiter.join(0.1)
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    closing.begin(closed.set)
+    waiter.join()
+    assert errors == []
+    assert closed.is_set()
