@@ -8,6 +8,7 @@ that a sender may have said of ordinary ones; it does not keep a message from ar
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -34,20 +35,22 @@ WRITES = {"write": PLAIN, "write, ordinary": ORDINARY}
 MOVES = {"move": False, "move, ordinary": True}
 
 
+@dataclass
+class Work:
+    """What is measured, and what has to be there before; both are told how many messages."""
+
+    prepare: Callable[[int], None]
+    do: Callable[[int], None]
+
+
 def show_writes(
     spark: SparkSession, server: ServerProcess, other: ServerProcess, count: int, repetitions: int
 ) -> None:
-    lines = {what: Costs() for what in WRITES}
-    for repetition in range(repetitions + 1):
-        for what, columns in WRITES.items():
-            work = partial(write, spark, server, columns)
-            take(what, lines[what], lambda _: renew(server), work, count)
-            renew(server)
-            ask(what, lines[what], server, other)
-        if repetition == 0:
-            for costs in lines.values():
-                costs.clear()
-    show_costs("Writing", "what", lines, count)
+    works = {
+        what: Work(lambda _: renew(server), partial(write, spark, server, columns))
+        for what, columns in WRITES.items()
+    }
+    show("Writing", works, server, other, count, repetitions)
 
 
 def show_moves(
@@ -58,34 +61,35 @@ def show_moves(
     count: int,
     repetitions: int,
 ) -> None:
-    lines = {what: Costs() for what in MOVES}
+    works = {
+        what: Work(partial(refill, server, is_ordinary), partial(move, spark, server, home))
+        for what, is_ordinary in MOVES.items()
+    }
+    show("Moving", works, server, other, count, repetitions)
+
+
+def show(
+    doing: str,
+    works: dict[str, Work],
+    server: ServerProcess,
+    other: ServerProcess,
+    count: int,
+    repetitions: int,
+) -> None:
+    lines = {what: Costs() for what in works}
     for repetition in range(repetitions + 1):
-        for what, is_ordinary in MOVES.items():
-            prepare = partial(refill, server, is_ordinary)
-            take(what, lines[what], prepare, partial(move, spark, server, home), count)
-            prepare(SDK_COUNT)
-            ask(what, lines[what], server, other)
+        for what, work in works.items():
+            costs = lines[what]
+            for size, runs in ((count, costs.few), (count * LARGER, costs.many)):
+                work.prepare(size)
+                runs.append(timed(f"{what}, {size:,}", partial(work.do, size)))
+            work.prepare(SDK_COUNT)
+            tools.wait_for_quiet()
+            costs.sdk.append(ask_sdk(what, server, other, SDK_COUNT))
         if repetition == 0:
             for costs in lines.values():
                 costs.clear()
-    show_costs("Moving", "what", lines, count)
-
-
-def take(
-    what: str,
-    costs: Costs,
-    prepare: Callable[[int], None],
-    work: Callable[[int], None],
-    count: int,
-) -> None:
-    for size, runs in ((count, costs.few), (count * LARGER, costs.many)):
-        prepare(size)
-        runs.append(timed(f"{what}, {size:,}", partial(work, size)))
-
-
-def ask(what: str, costs: Costs, server: ServerProcess, other: ServerProcess) -> None:
-    tools.wait_for_quiet()
-    costs.sdk.append(ask_sdk(what, server, other, SDK_COUNT))
+    show_costs(doing, "what", lines, count)
 
 
 def renew(server: ServerProcess) -> None:

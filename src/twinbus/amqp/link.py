@@ -373,9 +373,11 @@ class EgressLink(Link):
                 False,
                 message_format,
             )
-            # In two pieces: whoever writes them puts all pieces together once.
+            # In two pieces: whoever writes them puts all pieces together once.  None is empty: from
+            # Python 3.12 on a socket's transport would try to send it for ever.
             wire.frames.append(start)
-            wire.frames.append(bare)
+            if bare:
+                wire.frames.append(bare)
             wire.size += len(start) + len(bare)
         else:
             self._send_in_parts(delivery_id, tag, message_format, settled, prefix + bare)

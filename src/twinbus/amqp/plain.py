@@ -10,7 +10,6 @@ from twinbus.amqp.codec import (
     U32,
     decode_error,
     decode_within,
-    encode_binary,
     encode_uint,
     encode_value,
 )
@@ -228,9 +227,17 @@ def _set_map(message: DecodedMessage, code: int, value: dict[object, object]) ->
 
 
 # --- building ------------------------------------------------------------------------------------
+_DATA_HEADS: Final = [b"\x00\x53\x75\xa0" + bytes((size,)) for size in range(256)]
+
+
+def data_head(size: int) -> bytes:
+    """What stands in front of a body of so many bytes."""
+    return _DATA_HEADS[size] if size < 256 else b"\x00\x53\x75\xb0" + U32.pack(size)
+
+
 def data_section(body: bytes) -> bytes:
     """A body of bytes."""
-    return b"\x00\x53\x75" + encode_binary(body)
+    return data_head(len(body)) + body
 
 
 def value_section(value: object) -> bytes:
@@ -298,11 +305,7 @@ def build_batch(messages: list[bytes]) -> bytes:
     """A batch (message-format BATCH_FORMAT): each message is one data section."""
     pieces: list[bytes] = []
     for message in messages:  # the head alone: each message is copied once
-        size = len(message)
-        if size < 256:
-            pieces.append(b"\x00\x53\x75\xa0" + bytes((size,)))
-        else:
-            pieces.append(b"\x00\x53\x75\xb0" + U32.pack(size))
+        pieces.append(data_head(len(message)))
         pieces.append(message)
     return b"".join(pieces)
 

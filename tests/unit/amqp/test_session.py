@@ -269,6 +269,20 @@ def test_large_message_is_split_at_the_peers_frame_size() -> None:
     assert link.session.next_delivery_id == 1
 
 
+def test_no_piece_is_empty() -> None:
+    """A transport of Python 3.12 tries for ever to send a last piece that has no bytes."""
+    shell = opened_server()
+    link = attached_egress(shell)
+    shell.feed(credit_frame(link, 10))
+    for prefix, bare in ((b"prefix", b"bare"), (b"prefix", b""), (b"", b"bare"), (b"", b"")):
+        link.send(bytes(16), prefix, bare, False, None)
+    pieces = shell.connection.data_to_send()
+    assert all(pieces)
+    assert [body for _, _, body in read_frames(b"".join(pieces))] == [
+        *(b"prefixbare", b"prefix", b"bare", b"")
+    ]
+
+
 @pytest.mark.parametrize("size", [446, 447, 448, 512, 894, 895])
 def test_no_frame_is_larger_than_the_peer_takes(size: int) -> None:
     shell = opened_server(max_frame_size=512)

@@ -22,9 +22,9 @@ from typing import Final
 
 from twinbus.amqp.codec import U32, encode_string, encode_symbol, encode_uint, encode_value
 from twinbus.amqp.message import scan
+from twinbus.amqp.plain import data_head
 from twinbus.amqp.sections import (
     APPLICATION_PROPERTIES,
-    DATA,
     HEADER,
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
@@ -47,11 +47,9 @@ _DURABLE: Final = b"\x00\x53\x70\xc0\x02\x01\x41"
 _PARTITION_KEY_NAME: Final = "x-opt-partition-key"
 _PARTITION_KEY: Final = encode_symbol(_PARTITION_KEY_NAME)
 _SCHEDULED: Final = encode_symbol("x-opt-scheduled-enqueue-time")
-# What stands before a short text, symbol or body, by its length.
+# What stands before a short text or symbol, by its length.
 _TEXTS: Final = [bytes((0xA1, size)) for size in range(256)]
 _SYMBOLS: Final = [bytes((0xA3, size)) for size in range(256)]
-_BODIES: Final = [bytes((0x00, 0x53, DATA, 0xA0, size)) for size in range(256)]
-_LONG_BODY: Final = bytes((0x00, 0x53, DATA, 0xB0))
 
 # The columns of the properties section, in AMQP's order; None: a field that no column has.  A time
 # to live that the header cannot hold stands in the difference of two of them, of that row alone.
@@ -302,8 +300,7 @@ class Rows:
             raw = body
         else:
             raise self.refused(place, "the body is null")
-        size = len(raw)
-        pieces.append(_BODIES[size] if size < 256 else _LONG_BODY + U32.pack(size))
+        pieces.append(data_head(len(raw)))
         pieces.append(raw)
 
     def _copied(self, place: int, encoded: bytes) -> tuple[bytes, str | None]:
