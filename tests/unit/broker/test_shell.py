@@ -1,9 +1,14 @@
-"""The broker's shell when its disk fails: whatever notices it, the store is given up once."""
+"""The broker's shell: a failing disk is given up once, and who has its answer is known."""
+
+import asyncio
 
 import pytest
 
+from twinbus.broker.broker import LIGHT_WORK_MAX
 from twinbus.broker.shell import BrokerShell
+from twinbus.entities.commands import Reply, Send
 from twinbus.entities.descriptions import QueueDescription
+from twinbus.entities.message import NEVER_MS, NewMessage
 from twinbus.errors import LogPoisoned
 from twinbus.storage.store import Store
 from twinbus.testing.clock import SimClock
@@ -31,3 +36,62 @@ async def test_a_commit_fails_while_maintenance_is_under_way() -> None:
     shell._maintained(task, None)
     assert [type(failure) for failure in failures] == [LogPoisoned]
     await shell.close()
+
+
+class Answers:
+    """A shell with one queue, and how often it says that a client has its answer."""
+
+    def __init__(self, writes_inline: bool) -> None:
+        clock = SimClock()
+        store = Store.open(SimDisk(), clock.now(), 7, SEGMENT_SIZE)
+        self.replies: list[Reply] = []
+        self.shell = BrokerShell(
+            store, clock, self.replies.extend, _raise, writes_inline=writes_inline
+        )
+        self.entity_id = store.create_entity("queue", "orders", QueueDescription()).entity_id
+        self.shell.broker.facts_stated()
+        self.count = 0
+        self.shell.on_answer = self._answered
+
+    def _answered(self) -> None:
+        self.count += 1
+
+    def send(self, talker: object, count: int = 1) -> None:
+        broker = self.shell.broker
+        for _ in range(count):
+            broker.submit([Send(self.entity_id, [NewMessage(b"body", NEVER_MS)])])
+        broker.hurry(talker)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.asyncio
+async def test_who_talks_alone_is_answered_at_once() -> None:
+    answers = Answers(writes_inline=True)
+    await asyncio.sleep(0)
+    answers.send("one")
+    assert answers.count == 0, "it is not known yet that it talks alone"
+    await asyncio.sleep(0)
+    for count in range(1, 4):
+        answers.send("one")
+        assert answers.count == count
+        assert len(answers.replies) == 1 + count
+    answers.send("another")
+    assert answers.count == 3
+    await answers.shell.close()
+    assert len(answers.replies) == 5
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("writes_inline", "count"), [(False, 1), (True, LIGHT_WORK_MAX + 1)])
+async def test_no_answer_before_it_is_one(writes_inline: bool, count: int) -> None:
+    """A commit that somebody else writes, or that waits for a turn, has not answered anybody."""
+    answers = Answers(writes_inline)
+    await asyncio.sleep(0)
+    for _ in range(2):
+        answers.send("one", count)
+    assert answers.count == 0
+    await answers.shell.close()
+    assert len(answers.replies) == 2 * count
