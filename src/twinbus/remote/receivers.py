@@ -273,9 +273,12 @@ class RemoteReceiver:
 
         Not in a session: it may have been renewed since, or the clock set.  What is left out would
         stay locked for its holder, and later ones would come before it; when the session is lost,
-        the broker says so.
+        the broker says so.  Nor for a relay, where it would be overtaken as well: that one knows
+        what to do with a message whose lock is lost (gateway/carrying.py).
         """
-        return until != 0 and self.session is None and until <= self._home.now().utc_ms
+        if until == 0 or self.session is not None or self._relays:
+            return False
+        return until <= self._home.now().utc_ms
 
     def _drop(self, count: int, size: int) -> None:
         """Nobody could settle these any more: their locks ran out while they waited here."""

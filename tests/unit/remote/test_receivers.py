@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.unit.broker.harness import SimSink
 from tests.unit.remote.pair import SESSIONS, restarted, up
 from twinbus.entities.commands import (
     COMPLETE,
@@ -184,6 +185,25 @@ def test_locks_that_run_out_on_the_way_are_not_handed_over() -> None:
     world.run()
     assert sink.bodies == [b"a"], "once, with the lock that holds"
     assert world.answer(Settle(queue, MAIN, sink.locks, COMPLETE)) is None
+
+
+def test_a_relay_gets_what_ran_out_all_the_same() -> None:
+    """A-3: what were left out would come again behind later ones, and these overtake it."""
+    world, _ = up()
+    queue = world.create_queue("q", QueueDescription(lock_duration_ms=5_000))
+    sink = SimSink()
+    sink.is_full = True
+    receiver = world.stores[0].open_receiver(queue, MAIN, PEEK_LOCK, sink, relays=True)
+    receiver.set_credit(5, drain=False)
+    world.send(queue, b"a")
+    world.pass_time(3_000)
+    world.send(queue, b"b")
+    world.pass_time(2_001)
+    sink.is_full = False
+    receiver.resume()
+    world.run()
+    assert sink.bodies == [b"a", b"b", b"a"], "once more, with the lock that holds"
+    assert world.answer(Settle(queue, MAIN, sink.locks[1:], COMPLETE)) is None
 
 
 def test_what_comes_after_closing_is_given_back() -> None:
