@@ -127,6 +127,8 @@ class Judge:
         self.copies: dict[tuple[str, int], Copy] = {}
         self.by_session: dict[tuple[str, str], list[Copy]] = {}
         self._numbers: dict[tuple[str, int, int], Copy] = {}
+        # Of each session the latest that anybody has got, and its number.
+        self._latest: dict[tuple[str, str], tuple[int, Copy]] = {}
         self.utc_is_steady = True  # until somebody sets the clock
         self.stale_count = 0
         self.delivery_count = 0
@@ -226,6 +228,7 @@ class Judge:
         assert number > hold.last_number, f"{copy} comes out of order in its session"
         hold.last_number = number
         hold.seen.add(copy)
+        self._check_first(hold, copy, number)
         for other in self.by_session[copy.place.name, hold.session_id]:
             told = other.number or other.attempt.number
             if (
@@ -236,6 +239,18 @@ class Judge:
                 and other not in hold.seen
             ):
                 raise AssertionError(f"{copy} comes before {other} of the same session")
+
+    def _check_first(self, hold: Hold, copy: Copy, number: int) -> None:
+        """Whoever held the session: no message is seen for the first time after a later one.
+
+        That holds for what came by a journal, too, whose number nobody has been told.
+        """
+        key = (copy.place.name, hold.session_id)
+        latest = self._latest.get(key)
+        if latest is None or latest[0] < number:
+            self._latest[key] = (number, copy)
+        elif copy.deliveries == 1:
+            raise AssertionError(f"{copy} comes first after {latest[1]} of the same session")
 
     def settling(self, copy: Copy, outcome: int, hold: Hold | None) -> None:
         """Somebody asks to settle a message; whatever comes of it, its lock counts no more."""
