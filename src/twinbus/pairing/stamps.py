@@ -6,13 +6,13 @@ gets one, so it has to be cheap.  The SDK encodes annotations in Python, which t
 is tried with the installed SDK when this module is imported; if not, the SDK does all of it.
 """
 
-import importlib
 import importlib.util
 from typing import Any, Final, TypeVar
 
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
+from twinbus.pairing.lean import CAN_BE_LEAN, ENCODERS, LeanMessage, encoded, outgoing_of
 from twinbus.pairing.producer_keys import STAMP
 from twinbus.pairing.value_types import TYPE, VALUE
 
@@ -27,8 +27,6 @@ _NAME: Final = STAMP.encode()
 # map8 { sym8 name: str8-utf8 text }, with room for two sizes and the text.
 _SECTION: Final = b"\x00\x53\x71\xc1%%c\x02\xa3%c%b\xa1%%c%%b" % (len(_NAME), _NAME)
 _REST_BYTES: Final = 1 + 2 + len(_NAME) + 2  # what the map's size counts beside the text
-# What encodes a message that is sent alone, in each of the SDK's flavours.
-_ENCODERS: Final = ("azure.servicebus._pyamqp.sender", "azure.servicebus._pyamqp.aio._sender_async")
 
 
 def with_stamp(message: AmqpAnnotatedMessage, key: str) -> AmqpAnnotatedMessage:
@@ -52,7 +50,10 @@ def with_stamp_in_its_form(
         return with_stamp(message.raw_amqp_message, key)
     stamped = with_stamp_behind(raw, key) if CAN_TRAIL else None
     fields["_raw_amqp_message"] = with_stamp(raw, key) if stamped is None else stamped
-    twin = object.__new__(type(message))
+    kind: type = type(message)
+    if kind is ServiceBusMessage and CAN_BE_LEAN:
+        kind = LeanMessage
+    twin: ServiceBusMessage | AmqpAnnotatedMessage = object.__new__(kind)
     twin.__dict__ = fields
     return twin
 
@@ -183,15 +184,13 @@ def _can_trail() -> bool:
     if importlib.util.find_spec("uamqp") is not None:  # its older transport has another encoder
         return False
     try:
-        transport: Any = ServiceBusMessageBatch()._amqp_transport  # noqa: SLF001
         for body in (b"", b"body", bytes(256)):
             trailed = with_stamp_behind(_message(body), "producer/1")
-            outgoing = transport.to_outgoing_amqp_message(trailed)
-            for name in _ENCODERS:
-                written = bytearray()
-                importlib.import_module(name).encode_payload(written, outgoing)
-                if written != _encoded(_message(body, "producer/1")):
-                    return False
+            if trailed is None:
+                return False
+            outgoing, expected = outgoing_of(trailed), _encoded(_message(body, "producer/1"))
+            if any(encoded(outgoing, encoder) != expected for encoder in ENCODERS):
+                return False
     except (AttributeError, ImportError, IndexError, KeyError, TypeError, ValueError):
         return False
     return True
