@@ -138,6 +138,31 @@ def test_numbered_messages_are_the_same_too(
     agree(message + ending[:at], ttl_ms_max)
 
 
+near_keys = st.builds(
+    "{}/{}".format,
+    st.sampled_from(["p", "q", "p/1", "pp", "~", "p" * 125, "p" * 126, "\u00fc"]),
+    st.sampled_from(["1", "2", "07", "0", "", "x", "9" * 18, "1" + "0" * 18, "+1", "1 ", "\u0661"]),
+)
+
+
+@given(st.lists(near_keys, max_size=8))
+@example(["p" * 126 + "/1", "p" * 126 + "/23"])  # the second is too long
+def test_what_a_link_remembers_of_a_producer_changes_nothing(sent: list[str]) -> None:
+    """P-13: whoever was last on this link, each message has the number that it says."""
+    plain = PlainSends(MessageIds(7), NEVER_MS)
+    for key in sent:
+        data = encode_message(data_section(b"body"), Properties("id")) + key_section(key)
+        found: list[object] = []
+        for way in (plain.take, lambda data: new_message(data, MessageIds(7), NEVER_MS)):
+            try:
+                message = way(data)
+                found.append(None if message is None else content(message))
+            except ServiceError as error:
+                found.append(str(error))
+        short, long = found
+        assert short == long or (short is None and not key.isascii()), key
+
+
 def test_what_senders_usually_send_takes_the_short_way() -> None:
     body = data_section(bytes(1_024))
     for ttl_ms in (None, 60_000):

@@ -13,10 +13,14 @@ from twinbus.amqp.codec import NARROW, U32
 from twinbus.amqp.message import KINDS, WIDE, scan
 from twinbus.amqp.message_id import MessageIds, only_message_id
 from twinbus.amqp.sections import DATA, DELIVERY_ANNOTATIONS, HEADER, PROPERTIES
-from twinbus.entities.message import NEVER_MS, NewMessage
-from twinbus.limits import PING_SIZE_BYTES_MAX, PROPERTY_SIZE_BYTES_MAX
+from twinbus.entities.message import NEVER_MS, Mark, NewMessage
+from twinbus.limits import (
+    PING_SIZE_BYTES_MAX,
+    PRODUCER_KEY_CHARS_MAX,
+    PROPERTY_SIZE_BYTES_MAX,
+)
 from twinbus.server.message_limits import IDS_CHARS_MAX
-from twinbus.server.producer_keys import PRODUCER_KEY, read_producer_key
+from twinbus.server.producer_keys import NUMBER_DIGITS_MAX, PRODUCER_KEY, read_producer_key
 
 PING_TYPE: Final = "application/vnd.ms-servicebus-ping"  # content type of a ping
 
@@ -39,12 +43,14 @@ _Head = tuple[bytes, int]  # the head of the stored form, and the time to live
 class PlainSends:
     """The short way of one link."""
 
-    __slots__ = ("_heads", "_ids", "_ttl_ms_max")
+    __slots__ = ("_heads", "_ids", "_producer", "_producer_start", "_ttl_ms_max")
 
     def __init__(self, ids: MessageIds, ttl_ms_max: int) -> None:
         self._ids = ids
         self._ttl_ms_max = ttl_ms_max  # of the entity
         self._heads: dict[bytes, _Head] = {}  # by the bytes of the header section
+        self._producer = ""  # who has numbered the last message; mostly the next one, too
+        self._producer_start = b""  # how its keys begin, with the slash
 
     def limit(self, ttl_ms_max: int) -> None:
         """The entity's description may have changed."""
@@ -116,9 +122,27 @@ class PlainSends:
         key = data[key_at:]
         if not key.isascii():
             return None
+        mark = self._next_of_the_same(key) or self._of_another(key)
         message = self._message(data, start, at, head)
-        message.mark = read_producer_key(key.decode())
+        message.mark = mark
         return message
+
+    def _next_of_the_same(self, key: bytes) -> Mark | None:
+        """The name is known then, and its hash: only the number has to be read."""
+        beginning = self._producer_start
+        if not beginning or not key.startswith(beginning) or len(key) > PRODUCER_KEY_CHARS_MAX:
+            return None
+        digits = key[len(beginning) :]
+        if not digits.isdigit() or len(digits) > NUMBER_DIGITS_MAX:
+            return None
+        number = int(digits)
+        return Mark(self._producer, number) if number else None
+
+    def _of_another(self, key: bytes) -> Mark:
+        mark = read_producer_key(key.decode())
+        self._producer = mark.producer
+        self._producer_start = mark.producer.encode() + b"/"
+        return mark
 
     def _learn(self, header: bytes) -> _Head:
         """What becomes of a header, as the long way does it."""

@@ -8,7 +8,7 @@ from twinbus.limits import PRODUCER_KEY_CHARS_MAX
 
 PRODUCER_KEY: Final = "x-opt-twinbus-producer-key"  # a delivery annotation: "<producer>/<number>"
 
-_NUMBER_DIGITS_MAX: Final = 18  # more would not fit into 63 bits
+NUMBER_DIGITS_MAX: Final = 18  # more would not fit into 63 bits
 
 
 def read_producer_key(key: object) -> Mark:
@@ -21,7 +21,7 @@ def read_producer_key(key: object) -> Mark:
         )
     slash = key.rfind("/")
     digits = key[slash + 1 :]
-    is_number = digits.isascii() and digits.isdecimal() and len(digits) <= _NUMBER_DIGITS_MAX
+    is_number = digits.isascii() and digits.isdecimal() and len(digits) <= NUMBER_DIGITS_MAX
     number = int(digits) if is_number else 0
     if slash <= 0 or number == 0:
         raise ArgumentInvalid(
