@@ -98,6 +98,7 @@ def _measure_broker(
         result = _run(mode, broker, options, options.count)
         found[mode].append(result["msgs_per_s"])
         found["noisy"].append(float(not quiet))
+    found["noisy"].append(float(not tools.wait_for_quiet()))
     result = _run("latency", broker, options, 2_000)
     found["ack_us"].append(result["ack_us"]["p50"])
     found["ack_p99_us"].append(result["ack_us"]["p99"])

@@ -25,8 +25,8 @@ from twinbus.clock import monotonic_s
 LISTEN_S: Final = 0.0001  # a client in C is back within 70 µs, 9 times of 10; the SDK after 200
 TRUST_MAX: Final = 8
 SILENCE_PRICE: Final = 2  # so a third of the times may pass in silence
-PAUSE_MIN: Final = 16  # answers
-PAUSE_MAX: Final = 4_096
+PAUSE_MIN: Final = 8  # answers
+PAUSE_MAX: Final = 128  # so a client that is always late costs less than a µs an answer more
 
 
 class Attention:
