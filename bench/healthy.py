@@ -5,8 +5,8 @@ each.  They take turns in small blocks of calls, and who comes first changes at 
 else the machine does, now or later, slows down both alike.  Then the medians over all blocks are
 compared, and the difference of the two in each round tells how far they can be trusted.
 
-There are several senders of each kind, which take turns as well: by the chance of where its objects
-lie, one connection is up to 3 % quicker than the next, for as long as it lasts.
+There are several senders of each kind, which take turns as well: one connection is up to 3 %
+quicker than the next, for as long as it lasts.  Why was not found.
 
 Beside the time of the clock stands processor time, of the client and of the primary: it is what a
 send costs, whoever else is there, and moves less.  Waiting, for the disk above all, is not in it.
