@@ -49,7 +49,7 @@ def lean(outgoing: Any) -> Any:
         end = 1  # nearly always, and sooner found so
     while end and properties[end - 1] is None:
         end -= 1
-    if end == 0:  # an expiry of 0, say, which the SDK leaves out: none are not the same as null
+    if end == 0:  # an expiry of 0, say, for which the SDK writes a null: the section stays
         return outgoing
     fields = list(outgoing)
     fields[PROPERTIES] = _Properties(properties[:end])

@@ -1,8 +1,8 @@
 """A loop that listens a moment longer before it goes to sleep.
 
 A client that sends one message at a time sends the next one as soon as it has its answer.  A loop
-that sleeps meanwhile has to be woken, and finds little of what it needs in the processor's caches:
-that is up to a sixth of the time that a durable acknowledgement takes (docs/performance.md).
+that sleeps meanwhile has to be woken, which is an eighth of the time that a durable acknowledgement
+takes (docs/performance.md).
 
     answer ─▶ listen for 100 µs ──▶ the next message is there: nobody had to be woken
                      └────────────▶ nothing: sleep, as always
