@@ -6,7 +6,14 @@ Where a number follows Azure Service Bus (facts of its documentation) or another
 from dataclasses import dataclass
 from typing import Final
 
-# --- AMQP, before anybody is known ------------------------------------------------------------
+# --- before anybody is known ------------------------------------------------------------------
+# What whoever has shown no key may make us keep: beyond it an HTTP request is answered 401 without
+# its body, and AMQP ends with resource-limit-exceeded.  Then of all of them: 503, and the same.
+STRANGER_BYTES_MAX: Final = 65_536
+STRANGERS_BYTES_MAX: Final = 67_108_864
+# Every TLS connection has a buffer of this size from its first byte on; asyncio's own 256 KiB would
+# be more than a gigabyte for CONNECTIONS_MAX.  Two records fit, and it is not slower.
+TLS_BUFFER_BYTES: Final = 32_768
 # Until `open` a peer may hold only this much of us: RabbitMQ and the CBS draft use 8,192 too.
 PRE_OPEN_FRAME_SIZE_BYTES_MAX: Final = 8_192
 HANDSHAKE_DURATION_S_MAX: Final = 10.0  # header, SASL, open; RabbitMQ's figure.  Then we hang up.
@@ -20,8 +27,20 @@ LINK_IDLE_S_MAX: Final = 600.0  # Service Bus: a link on which nothing moves is 
 # Service Bus offers 64 KiB (standard) to 1 MiB; larger frames mean fewer Python calls a message.
 FRAME_SIZE_BYTES_MAX: Final = 262_144
 FRAME_SIZE_BYTES_MIN: Final = 512  # AMQP 1.0 §2.4.1
-CHANNELS_MAX: Final = 64  # AMQP sessions a connection; RabbitMQ's default
-HANDLES_MAX: Final = 256  # links a session; RabbitMQ's default
+# AMQP sessions a connection: Service Bus announces channel-max 4,999, and .NET begins a session for
+# each link.  Above it a begin is a framing error.  What bounds memory are the places below.
+CHANNELS_MAX: Final = 5_000
+HANDLES_MAX: Final = 256  # links a session; RabbitMQ's default.  One more is detached.
+# Links a connection: .NET has one in a session, or the two of a $management or $cbs node, so its
+# channels are never more than this.  One more is detached.
+CONNECTION_LINKS_MAX: Final = 10_000
+# Sessions, links and tokens of all connections together, at 1.6 to 2.2 KB each: 400 MB.  Beyond it
+# a session is ended, a link detached and a token refused, all with amqp:resource-limit-exceeded.
+PLACES_MAX: Final = 200_000
+TOKENS_MAX: Final = CONNECTION_LINKS_MAX  # of one connection, one for each address
+STRANGER_PLACES_MAX: Final = 10_000  # besides, of all connections without a valid token yet
+PLACES_FREE: Final = 16  # that every connection may have, however many the others have
+ATTACH_SIZE_BYTES_MAX: Final = 8_192  # real ones have some hundred; parts are kept with the link
 # pyamqp never reuses a handle, so the numbers may grow far beyond the links open at a time.
 HANDLE_NUMBER_MAX: Final = 65_535
 IDLE_TIMEOUT_MS: Final = 240_000  # ours; the SDK beats at most every 30 s
@@ -30,6 +49,8 @@ SESSION_WINDOW: Final = 65_536  # frames; topped up when half is used
 INGRESS_CREDIT: Final = 2_000  # per sender link; topped up when half is used
 EGRESS_CREDIT_MAX: Final = 50_000  # what a receiver may ask for at once; more is cut to this
 UNSETTLED_COUNT_MAX: Final = 50_000  # deliveries of one link waiting for settlement
+# Of all links of a connection, at some 300 bytes each; its receivers get no more until some are.
+CONNECTION_UNSETTLED_MAX: Final = 500_000
 # Ids in dispositions that name nothing we wait for, net of those that do: a range costs 30 bytes to
 # send and may take 50,000 steps to look through.  Beyond this the connection is closed.
 DISPOSITION_MISSES_MAX: Final = 1_000_000
@@ -38,6 +59,13 @@ OUTPUT_BUFFER_BYTES_MAX: Final = 8_388_608  # unsent bytes at which a receiver g
 
 # Sent and not yet on disk, over all clients; beyond it we stop reading until it is.
 PENDING_BYTES_MAX: Final = 33_554_432
+
+# --- sockets ----------------------------------------------------------------------------------
+# The largest TCP segment.  .NET's SDK makes its socket's buffers 8 KiB after connecting.  Linux
+# holds a segment back that is larger than the room its peer has left, and sends what fits only
+# after 200 ms: on loopback, where segments have 32 KiB, every time.  1,460 is what Ethernet
+# carries, so it changes nothing there.  What it brings and costs is in docs/performance.md.
+TCP_SEGMENT_BYTES_MAX: Final = 1_460
 
 # --- values -----------------------------------------------------------------------------------
 NESTING_MAX: Final = 32
@@ -53,6 +81,7 @@ PROPERTY_SIZE_BYTES_MAX: Final = 32_768  # one of them
 MESSAGE_ID_CHARS_MAX: Final = 128
 SESSION_ID_CHARS_MAX: Final = 128
 PARTITION_KEY_CHARS_MAX: Final = 128
+SCHEDULED_MS_MAX: Final = 253_402_300_799_999  # the last millisecond of the year 9999, as in .NET
 DEAD_LETTER_TEXT_CHARS_MAX: Final = 4_096
 
 # --- entities (Service Bus) -------------------------------------------------------------------
@@ -80,6 +109,8 @@ ACTION_STATEMENTS_MAX: Final = 32
 FILTER_NESTING_MAX: Final = 32  # brackets in brackets; what follows them is recursion
 FILTER_TEXT_CHARS_MAX: Final = 32_768  # of a text that a filter or action makes; a property's size
 FILTER_PARAMETERS_MAX: Final = 128  # of a rule: parameters, or properties of a correlation filter
+# How long a request waits for others about the same entity; the SDKs wait longer, and try again.
+ENTITY_TURN_S_MAX: Final = 20.0
 FORWARD_HOPS_MAX: Final = 4  # documentation and other brokers differ (3 or 4); M-8 says 4
 SESSION_STATE_BYTES_MAX: Final = 1_048_576  # as large as a message
 SHARED_ACCESS_RULES_MAX: Final = 12  # of one entity, and of one namespace
@@ -149,6 +180,9 @@ SEGMENT_SIZE_BYTES: Final = SEGMENT_SIZE_MEGABYTES * 1_048_576
 SEGMENT_HEADER_BYTES: Final = 4_096
 # One commit never outgrows what a segment can hold, and keeps a reader's memory bounded.
 COMMIT_SIZE_BYTES_MAX: Final = 16_777_216
+# A reply that waits so long for something that no commit is writing: /health says so.  A sync takes
+# milliseconds, and one that takes seconds is a slow disk, which is another matter.
+REPLY_STALLED_MS: Final = 5_000
 BODY_CACHE_BYTES: Final = 67_108_864  # bodies kept after sending, to spare a read
 CONNECTIONS_MAX: Final = 5_000  # Service Bus: AMQP connections a namespace
 # Service Bus: receivers of one entity, those waiting for a session included; then it is busy.

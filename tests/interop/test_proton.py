@@ -430,3 +430,17 @@ def test_newer_link_steals_the_name(connection: Any, queue: str) -> None:
     connection.create_sender(queue, name="other").send(Message(body="none the worse"))
     message, _ = receive(connection.create_receiver(queue))
     assert message.body == "none the worse"
+
+
+def test_a_time_that_no_log_can_hold_is_refused(connection: Any, queue: str) -> None:
+    """Together with a time to live it was more than 64 bits, and stopped every answer."""
+    sender = connection.create_sender(queue)
+    due = symbol("x-opt-scheduled-enqueue-time")
+    for time_ms in ((1 << 63) - 1, 253_402_300_800_000):
+        message = Message(body="late", ttl=60, annotations={due: timestamp(time_ms)})
+        with pytest.raises(SendException) as refused:
+            sender.send(message)
+        assert refused.value.state == Delivery.REJECTED
+    last = Message(body="9999", ttl=60, annotations={due: timestamp(253_402_300_799_999)})
+    assert sender.send(last).remote_state == Delivery.ACCEPTED
+    assert sender.send(Message(body="goes on")).remote_state == Delivery.ACCEPTED

@@ -195,6 +195,7 @@ class RawConnection:
         self._flush()
         condition = await asyncio.wait_for(self._attached[link], WAIT_S)
         if condition == "" and isinstance(link, IngressLink):
+            link.credit_window = 100  # kept filled up
             link.grant(100)
             self._flush()
         return link, condition

@@ -66,8 +66,15 @@ def check_bounds(connection: Connection) -> None:
     assert 0 <= connection._wire.partial_bytes <= PARTIAL_DELIVERY_BYTES_MAX
     assert connection._wire.held_bytes >= 0
     assert len(connection.sessions) <= CHANNELS_MAX
+    sessions = set(connection.sessions.values()) | set(connection._own_channels.values())
+    links = [link for session in sessions for link in session._handles.values()]
+    places = connection.places
+    assert places.taken == len(sessions) + len(links)
+    assert places.link_count == len(links)
+    unsettled = sum(link.unsettled_count for link in links if isinstance(link, EgressLink))
+    assert connection.unsettled_count == unsettled
     for session in connection.sessions.values():
-        assert len(session.links) <= HANDLES_MAX
+        assert len(session.links) <= HANDLES_MAX + places.refused_max
         for link in session.links.values():
             if isinstance(link, EgressLink):
                 assert 0 <= link.credit <= EGRESS_CREDIT_MAX

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from twinbus.client.connection import BusConnection, ConnectionLost
-from twinbus.errors import ServiceError
+from tests.security.memory import memory_bytes
+from twinbus.client.connection import BusConnection
+from twinbus.errors import QuotaExceeded
 from twinbus.limits import (
     BODY_CACHE_BYTES,
     HANDLES_MAX,
@@ -133,8 +134,7 @@ class Target:
         return await asyncio.open_connection("127.0.0.1", self._server.port)
 
     def memory_bytes(self) -> int:
-        status = Path(f"/proc/{self._server.pid}/status").read_text()
-        return next(int(line.split()[1]) for line in status.splitlines() if "VmRSS" in line) * 1024
+        return memory_bytes(self._server)
 
     def open_files(self) -> int:
         return len(list(Path(f"/proc/{self._server.pid}/fd").iterdir()))
@@ -261,13 +261,18 @@ async def test_a_thousand_idle_connections_cost_little_and_leave_nothing(target:
 
 async def test_links_beyond_the_limit_are_refused(target: Target) -> None:
     before = target.memory_bytes()
-    opened = 0
     connection = await BusConnection.open(target.connection_string)
-    with contextlib.suppress(ConnectionLost, ServiceError):
-        for _ in range(HANDLES_MAX + 10):
+    sender = await connection.open_sender(QUEUE)
+    for _ in range(HANDLES_MAX - 1):
+        last = await connection.open_receiver(QUEUE, credit=0)
+    for _ in range(3):
+        with pytest.raises(QuotaExceeded, match=f"{HANDLES_MAX} links"):
             await connection.open_receiver(QUEUE, credit=0)
-            opened += 1
-    assert opened <= HANDLES_MAX
+    await sender.send(b"the session and its links go on")
+    last.set_credit(1)
+    received = await last.receive(MARGIN_S)
+    assert received is not None
+    await last.complete(received)
     connection.abort()
     assert target.memory_bytes() - before < 32 * MEBIBYTE
     await target.assert_serves_others()

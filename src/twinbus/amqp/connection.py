@@ -53,6 +53,7 @@ from twinbus.amqp.performatives import (
     Transfer,
     decode_performative,
 )
+from twinbus.amqp.places import Places
 from twinbus.amqp.sasl import Sasl
 from twinbus.amqp.session import AmqpSession
 from twinbus.amqp.settings import ConnectionSettings, Peer
@@ -88,6 +89,7 @@ from twinbus.amqp.transfers import decode_disposition
 from twinbus.amqp.wire import Wire
 from twinbus.errors import LocalProtocolError, RemoteProtocolError
 from twinbus.limits import (
+    ATTACH_SIZE_BYTES_MAX,
     FRAME_SIZE_BYTES_MIN,
     IDLE_TIMEOUT_MS_MIN,
     OUTPUT_BUFFER_BYTES_MAX,
@@ -122,9 +124,11 @@ class Connection:
     __slots__ = (
         "_awaits_decision",
         "_buffer",
+        "_ended",
         "_heard_ms",
         "_own_channels",
         "_received",
+        "_refused",
         "_sasl",
         "_sent",
         "_spoke_ms",
@@ -146,9 +150,15 @@ class Connection:
         self.own_state: int = AWAIT_HEADER
         self.peer_state: int = AWAIT_HEADER
         self.finished = False  # nothing more will be read: send what is queued, then hang up
-        self.sessions: dict[int, AmqpSession] = {}  # by the peer's channel
+        self.sessions: dict[int, AmqpSession] = {}  # by the peer's channel, until the peer ends
         self._own_channels: dict[int, AmqpSession] = {}
-        self._wire = Wire()
+        # Channels of the peer without a session of ours, a bit for each: those it has ended, and
+        # those whose begin was refused and that it has yet to end.
+        self._ended = 0
+        self._refused = 0
+        self._wire = Wire(Places(settings.places))
+        if role == CLIENT:
+            self.places.know()  # whom it has asked for something, it knows
         self._buffer = FrameBuffer(PRE_OPEN_FRAME_SIZE_BYTES_MAX)
         self._sasl: Sasl | None = None
         self._awaits_decision = False
@@ -168,9 +178,24 @@ class Connection:
         return min(self.own_state, self.peer_state)
 
     @property
+    def places(self) -> Places:
+        """What it has of the server; the shell says when the peer is known and when it is gone."""
+        return self._wire.places
+
+    @property
+    def unsettled_count(self) -> int:
+        """Deliveries of ours, on all links, that wait for their settlement."""
+        return self._wire.unsettled_count
+
+    @property
     def output_size(self) -> int:
         """Bytes that wait to be sent, also those held back by a closed window of the peer."""
         return self._wire.size + self._wire.held_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """What this peer makes us keep: unfinished frames and deliveries, and what it must read."""
+        return self._buffer.unread_bytes() + self._wire.partial_bytes + self.output_size
 
     def data_to_send(self) -> list[bytes]:
         """All there is to send, in order; empty when there is nothing."""
@@ -229,6 +254,7 @@ class Connection:
             raise LocalProtocolError("no channel left on this connection")
         session = AmqpSession(self._wire, channel, self.settings.handle_max)
         self._own_channels[channel] = session
+        self.places.take()
         session.begin(None)
         return session
 
@@ -404,6 +430,11 @@ class Connection:
         if state == ILLEGAL:
             raise RemoteProtocolError(refusal(self.peer_state, code), REFUSALS[self.peer_state])
         self.peer_state = state
+        if code == ATTACH and end - start > ATTACH_SIZE_BYTES_MAX:
+            raise RemoteProtocolError(
+                f"attach of {end - start} bytes, {ATTACH_SIZE_BYTES_MAX} is the most",
+                "amqp:resource-limit-exceeded",
+            )
         if isinstance(performative, Close):
             self._receive_close(performative)
         elif self.own_state == CLOSED or performative is None:
@@ -439,19 +470,30 @@ class Connection:
             self._send_close(None)
         self._finish(received.error, True)
 
+    def peer_session_state(self, channel: int) -> int:
+        """The peer's half of the session on one of its channels."""
+        session = self.sessions.get(channel)
+        if session is not None:
+            return session.peer_state
+        if self._refused >> channel & 1:
+            return MAPPED
+        return ENDED if self._ended >> channel & 1 else UNMAPPED
+
     def _may_receive(self, channel: int, code: int) -> bool:
         """Whether a session's frame is to be looked at; False when it is to be dropped."""
-        session = self.sessions.get(channel)
-        state: int = UNMAPPED if session is None else session.peer_state
+        state = self.peer_session_state(channel)
         if advance(SESSION, state, code) == ILLEGAL:
             raise RemoteProtocolError(
                 f"{refusal(state, code)} (channel {channel})", REFUSALS[state]
             )
-        if session is None or code == BEGIN:
+        if code == BEGIN:
             return True
         if state == ENDED:
             return False  # pyamqp detaches links after end
-        return session.own_state == MAPPED or code == END  # others came before it heard our end
+        if code == END:
+            return True
+        session = self.sessions.get(channel)  # others came before it heard our end
+        return session is not None and session.own_state == MAPPED
 
     def _receive_on_channel(
         self, channel: int, performative: Performative, data: bytes, at: int, end: int
@@ -459,6 +501,9 @@ class Connection:
         """A session's frame that is allowed; the body of a transfer is `data[at:end]`."""
         if isinstance(performative, Begin):
             self._receive_begin(channel, performative)
+            return
+        if isinstance(performative, End):
+            self._receive_end(channel, performative)
             return
         session = self.sessions[channel]
         if isinstance(performative, Flow):
@@ -471,9 +516,6 @@ class Connection:
             receive_transfer(session, performative, data[at:end])
         elif isinstance(performative, Disposition):
             session.receive_disposition(performative)
-        elif isinstance(performative, End):
-            session.peer_ended(performative)
-            self._own_channels.pop(session.channel, None)
 
     def _receive_begin(self, channel: int, begin: Begin) -> None:
         settings = self.settings
@@ -483,11 +525,16 @@ class Connection:
         if begin.remote_channel is None:
             if self.role == CLIENT:
                 raise RemoteProtocolError("a server does not begin sessions", "amqp:not-allowed")
-            # The number the peer uses is one that it supports, so we use the same.
-            session = AmqpSession(self._wire, channel, settings.handle_max)
-            self._own_channels[channel] = session
+            session = AmqpSession(self._wire, self._free_channel(channel), settings.handle_max)
             session.peer_channel = channel
             session.begin(begin)
+            refusal = self.places.refusal()
+            if refusal:
+                session.end(AmqpError("amqp:resource-limit-exceeded", refusal))
+                self._refused |= 1 << channel
+                return
+            self.places.take()
+            self._own_channels[session.channel] = session
         else:
             answered = self._own_channels.get(begin.remote_channel)
             if self.role == SERVER or answered is None or answered.peer_state != UNMAPPED:
@@ -498,6 +545,26 @@ class Connection:
         session.peer_begun(begin)
         if session.live:
             self._wire.events.append(SessionBegun(session))
+
+    def _free_channel(self, channel: int) -> int:
+        """A channel for our answer to a begin on this one: the same, wherever the peer takes it."""
+        highest = self.peer.channel_max
+        if channel <= highest and channel not in self._own_channels:
+            return channel
+        for free in range(highest + 1):
+            if free not in self._own_channels:
+                return free
+        raise RemoteProtocolError(f"more sessions than the channel-max of {highest} lets us answer")
+
+    def _receive_end(self, channel: int, end: End) -> None:
+        session = self.sessions.pop(channel, None)
+        self._ended |= 1 << channel
+        if session is None:
+            self._refused &= ~(1 << channel)
+            return
+        session.peer_ended(end)
+        self._own_channels.pop(session.channel, None)
+        self.places.give()
 
     # --- sending ---------------------------------------------------------------------------------
     def _send_header(self) -> None:

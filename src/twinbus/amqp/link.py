@@ -49,6 +49,7 @@ class Link:
         "context",
         "desired_capabilities",
         "handle",
+        "is_beyond",
         "lingers",
         "name",
         "own_state",
@@ -81,6 +82,7 @@ class Link:
         self.desired_capabilities: list[str] = []
         self.peer_max_message_size = 0  # 0: none stated
         self.context: object = None  # free for the shell
+        self.is_beyond = False  # refused by a ceiling (places.py); the shell never hears of it
         self.lingers = False  # the shell's own `detach` answers the peer's, in its own time
 
     @property
@@ -148,6 +150,13 @@ class Link:
         self.properties = attach.properties
         self.desired_capabilities = attach.desired_capabilities
         self.peer_max_message_size = attach.max_message_size or 0
+
+    def forget_terms(self) -> None:
+        """The shell has answered the peer's attach: what that said is not needed any more."""
+        self.source = None
+        self.target = None
+        self.properties = None
+        self.desired_capabilities = []
 
     def _accept(
         self,
@@ -353,7 +362,7 @@ class EgressLink(Link):
         self.link_credit -= 1
         if not settled:
             session.unsettled[delivery_id] = (self, context)
-            self.unsettled_count += 1
+            self.count_unsettled(1)
         wire = session.wire
         if (
             session.peer_window > 0
@@ -424,7 +433,7 @@ class EgressLink(Link):
         for delivery_id in delivery_ids:
             if disposed.pop(delivery_id, None) is None and unsettled.pop(delivery_id, None) is None:
                 continue
-            self.unsettled_count -= 1
+            self.count_unsettled(-1)
             if first < 0:
                 first = delivery_id
             elif delivery_id != (last + 1) & UINT_MASK:
@@ -477,7 +486,12 @@ class EgressLink(Link):
             disposed = self.session.disposed
             for delivery_id in [n for n, link in disposed.items() if link is self]:
                 del disposed[delivery_id]
-            self.unsettled_count = 0
+            self.count_unsettled(-self.unsettled_count)
+
+    def count_unsettled(self, change: int) -> None:
+        """So many more of our deliveries wait for the receiver's word, or fewer."""
+        self.unsettled_count += change
+        self.session.wire.unsettled_count += change
 
     def peer_flow(self, flow: Flow) -> None:
         """The receiver's credit, less what it has not seen yet of what we sent."""

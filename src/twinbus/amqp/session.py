@@ -3,8 +3,8 @@
 A session counts transfer frames in both directions, joins the frames of large deliveries, and
 remembers which of our deliveries wait for the receiver's word.  It never enforces link credit or
 its own incoming window: pyamqp ignores the one and counts the other by delivery.  What a peer can
-make us keep is bounded by other means: links a session, unsettled deliveries a link, and the bytes
-of half-received deliveries a connection.
+make us keep is bounded by other means: links a session and a connection, places of a server
+(places.py), unsettled deliveries a link, and the bytes of half-received deliveries a connection.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class AmqpSession:
         if link.handle < 0:
             raise LocalProtocolError("no handle left in this session")
         link.attach(source, target, max_message_size, properties)
-        self._handles[link.handle] = link
+        self._keep(link)
         self._names[(link.name, link.role)] = link
 
     # --- writing ---------------------------------------------------------------------------------
@@ -299,9 +299,30 @@ class AmqpSession:
 
     def _receive_new_link(self, attach: Attach) -> None:
         own_handle = self._free_handle()
-        if len(self.links) >= HANDLES_MAX or own_handle < 0:
-            self.fail(AmqpError("amqp:resource-limit-exceeded", "too many links"))
+        if own_handle < 0:
+            reason = f"more links than the handle-max of {self.peer_handle_max} allows us to answer"
+            self.fail(AmqpError("amqp:resource-limit-exceeded", reason))
             return
+        link = self._new_link(attach, own_handle)
+        places = self.wire.places
+        refusal = places.link_refusal()
+        if len(self._handles) >= HANDLES_MAX:
+            refusal = f"the session has {HANDLES_MAX} links; begin another session"
+        self._keep(link)
+        self.links[attach.handle] = link
+        if not refusal:
+            self.wire.events.append(LinkAttached(link))
+            return
+        link.is_beyond = True
+        places.refused_count += 1
+        if places.refused_count > places.refused_max:
+            raise RemoteProtocolError(
+                f"{places.refused_max} links were refused and not detached; {refusal}",
+                "amqp:resource-limit-exceeded",
+            )
+        link.refuse(AmqpError("amqp:resource-limit-exceeded", refusal))
+
+    def _new_link(self, attach: Attach, own_handle: int) -> Link:
         link: Link
         if attach.role == SENDER:
             ingress = IngressLink(self, attach.name, own_handle)
@@ -310,9 +331,7 @@ class AmqpSession:
         else:
             link = EgressLink(self, attach.name, own_handle)
         link.peer_attached(attach)
-        self._handles[own_handle] = link
-        self.links[attach.handle] = link
-        self.wire.events.append(LinkAttached(link))
+        return link
 
     def receive_detach(self, detach: Detach) -> None:
         """The peer leaves a link, or agrees that we do."""
@@ -389,7 +408,7 @@ class AmqpSession:
                 link = entry[0]
                 del unsettled[first]
                 if settled:
-                    link.unsettled_count -= 1
+                    link.count_unsettled(-1)
                 else:
                     self.disposed[first] = link
                 self.wire.events.append(
@@ -426,7 +445,7 @@ class AmqpSession:
             ids.append(delivery_id)
             contexts.append(entry[1])
         if disposition.settled:
-            link.unsettled_count -= count
+            link.count_unsettled(-count)
         else:
             for delivery_id in ids:
                 self.disposed[delivery_id] = link
@@ -454,7 +473,7 @@ class AmqpSession:
     def _settle_disposed(self, ids: list[int]) -> None:
         """The receiver settles what it has spoken about before: no need to tell anybody."""
         for delivery_id in ids:
-            self.disposed.pop(delivery_id).unsettled_count -= 1
+            self.disposed.pop(delivery_id).count_unsettled(-1)
 
     def _report(self, ids: list[int], disposition: Disposition) -> None:
         """Report unsettled deliveries, link by link."""
@@ -464,7 +483,7 @@ class AmqpSession:
         for delivery_id in ids:
             link, context = unsettled.pop(delivery_id)
             if settled:
-                link.unsettled_count -= 1
+                link.count_unsettled(-1)
             else:
                 self.disposed[delivery_id] = link
             event = by_link.get(link.handle)
@@ -519,9 +538,20 @@ class AmqpSession:
             handle += 1
         return handle if handle <= self.peer_handle_max else -1
 
+    def _keep(self, link: Link) -> None:
+        self._handles[link.handle] = link
+        self.wire.places.take_link()
+
     def _drop(self, link: Link) -> None:
         """Both sides have detached: the handle may be used again."""
-        self._handles.pop(link.handle, None)
+        if self._handles.pop(link.handle, None) is not None:
+            self._leave(link)
+
+    def _leave(self, link: Link) -> None:
+        places = self.wire.places
+        places.give_link()
+        if link.is_beyond:
+            places.refused_count -= 1
 
     def _forget_links(self) -> None:
         self.unsettled = {}
@@ -530,6 +560,7 @@ class AmqpSession:
             link.own_state = DETACHED
             link.answered = True
             link.forget()
+            self._leave(link)
         # `links` stays, for the shell that wants to know what has gone.
         self._handles = {}
         self._names = {}

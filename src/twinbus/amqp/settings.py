@@ -1,5 +1,6 @@
 """What each side of a connection says about itself before anything else happens."""
 
+from twinbus.amqp.places import ServerPlaces
 from twinbus.limits import (
     CHANNELS_MAX,
     FRAME_SIZE_BYTES_MAX,
@@ -19,6 +20,7 @@ class ConnectionSettings:
         "handle_max",
         "hostname",
         "idle_timeout_ms",
+        "places",
         "properties",
         "require_sasl",
         "sasl_mechanisms",
@@ -37,6 +39,7 @@ class ConnectionSettings:
         sasl_mechanisms: tuple[str, ...] = (),
         sasl_response: bytes = b"",
         require_sasl: bool = False,
+        places: ServerPlaces | None = None,
     ) -> None:
         self.container_id = container_id
         self.hostname = hostname  # a client's: whom it wants to reach
@@ -48,6 +51,7 @@ class ConnectionSettings:
         self.sasl_mechanisms = sasl_mechanisms  # a server's offer; a client's choice, one or none
         self.sasl_response = sasl_response  # a client's
         self.require_sasl = require_sasl  # a server's: no AMQP header without SASL before it
+        self.places = places or ServerPlaces()  # a server's connections share theirs
 
 
 class Peer:

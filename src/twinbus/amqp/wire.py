@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from twinbus.amqp.places import Places
 from twinbus.limits import FRAME_SIZE_BYTES_MIN
 
 if TYPE_CHECKING:
@@ -26,15 +27,26 @@ class Wire:
     decide whether to send more sees all that this connection keeps.
     """
 
-    __slots__ = ("events", "frame_size_max", "frames", "held_bytes", "partial_bytes", "size")
+    __slots__ = (
+        "events",
+        "frame_size_max",
+        "frames",
+        "held_bytes",
+        "partial_bytes",
+        "places",
+        "size",
+        "unsettled_count",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, places: Places) -> None:
+        self.places = places
         self.frames: list[bytes] = []
         self.size = 0
         self.held_bytes = 0
         self.events: list[Event] = []
         self.frame_size_max = FRAME_SIZE_BYTES_MIN  # the peer's, known from its open
         self.partial_bytes = 0  # of deliveries whose last frame has not come
+        self.unsettled_count = 0  # of our deliveries, over all links
 
     def write(self, frame: bytes) -> None:
         """Queue a frame (or a header) behind all others."""

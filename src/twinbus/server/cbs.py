@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from twinbus.server.endpoint import AmqpEndpoint
 
 CBS: Final = "$cbs"
-GRANTS_MAX: Final = 1_000  # claims a connection may hold; links share them by scope
 
 
 class ClaimsNode(Node):
@@ -41,9 +40,4 @@ class ClaimsNode(Node):
         audience = request.application_properties.get("name")
         if not isinstance(token, str) or not isinstance(audience, str):
             raise Unauthorized("A put-token request needs a name and a token as its body.")
-        endpoint = self.endpoint
-        grant = endpoint.put_token(token, audience)
-        grants = [held for held in endpoint.grants if held.scope != grant.scope]
-        if len(grants) >= GRANTS_MAX:
-            raise Unauthorized(f"A connection holds at most {GRANTS_MAX} tokens.")
-        endpoint.grants = [*grants, grant]
+        self.endpoint.put_token(token, audience)

@@ -113,6 +113,10 @@ class ResponseLink:
     def is_full(self) -> bool:
         return len(self._waiting) >= WAITING_RESPONSES_MAX
 
+    @property
+    def waiting_bytes(self) -> int:
+        return sum(map(len, self._waiting))
+
     def send(self, data: bytes) -> None:
         self._waiting.append(data)
         self.credit_changed()

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import os
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -92,11 +92,14 @@ def _usage_of(store: StoreReport, broker: BrokerReport | None) -> Usage:
 
 
 class LocalHealth:
-    """The health of stores that are run in this process, by the one broker that there is."""
+    """The health of the store that is run in this process, by the one broker that there is."""
 
-    def __init__(self, links: Sequence[StoreLink], paths: Sequence[Path], usage: Usage) -> None:
-        self._links = links
-        self._paths = paths
+    def __init__(
+        self, link: StoreLink, path: Path, trouble: Callable[[], str], usage: Usage
+    ) -> None:
+        self._link = link
+        self._path = path
+        self._trouble = trouble
         self._usage = usage  # of this process (Sampler)
 
     def brokers(self) -> list[BrokerReport]:
@@ -108,14 +111,14 @@ class LocalHealth:
         return [report]
 
     def stores(self) -> list[StoreReport]:
-        reports = []
-        for store, (link, path) in enumerate(zip(self._links, self._paths, strict=True)):
-            report = StoreReport(store, 0, link.health)
-            report.pending_bytes = link.pending_bytes
-            report.open_count = link.open_count
-            report.disk_free_bytes = disk_free(path)
-            reports.append(report)
-        return reports
+        report = StoreReport(0, 0, self._link.health)
+        report.pending_bytes = self._link.pending_bytes
+        report.open_count = self._link.open_count
+        report.disk_free_bytes = disk_free(self._path)
+        trouble = self._trouble()
+        if trouble:
+            report.troubled(trouble)
+        return [report]
 
 
 def disk_free(path: Path) -> int:

@@ -429,8 +429,19 @@ def test_links_of_a_session_are_bounded() -> None:
     shell = opened_server()
     for handle in range(HANDLES_MAX):
         assert isinstance(shell.feed(attach_frame(SENDER, handle, f"l{handle}"))[0], LinkAttached)
-    events = shell.feed(attach_frame(SENDER, HANDLES_MAX, "one more"))
-    assert ended_with(events) == "amqp:resource-limit-exceeded"
+    shell.connection.data_to_send()
+    assert shell.feed(attach_frame(SENDER, HANDLES_MAX, "one more")) == []
+    attach, detach = sent(shell.connection)
+    assert isinstance(attach, Attach)
+    assert isinstance(detach, Detach)
+    assert (attach.name, attach.target) == ("one more", None)
+    assert detach.error is not None
+    assert detach.error.condition == "amqp:resource-limit-exceeded"
+    assert str(HANDLES_MAX) in str(detach.error.description)
+    shell.feed(frame(1, Detach(HANDLES_MAX, True)))
+    shell.feed(frame(1, Detach(0, True)))
+    (event,) = shell.feed(attach_frame(SENDER, HANDLES_MAX, "another"))
+    assert isinstance(event, LinkAttached)
 
 
 def test_numbers_of_handles_may_be_high_but_not_above_the_offer() -> None:

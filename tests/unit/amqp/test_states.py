@@ -186,7 +186,7 @@ def test_session_follows_its_table(state: int, received: int) -> None:
         assert closed_with(events) == REFUSALS[state]
         return
     assert not shell.connection.finished
-    assert shell.connection.sessions[1].peer_state == following
+    assert shell.connection.peer_session_state(1) == following
     if state == ENDED and received != BEGIN:
         assert events == []
         assert shell.connection.data_to_send() == []
@@ -204,7 +204,7 @@ def test_what_comes_after_our_end_is_dropped_until_the_peer_ends(received: int) 
     assert events == []
     assert shell.connection.data_to_send() == []
     expected = ENDED if received == END else MAPPED
-    assert shell.connection.sessions[1].peer_state == expected
+    assert shell.connection.peer_session_state(1) == expected
 
 
 LINK_FRAMES = [ATTACH, FLOW, TRANSFER, DETACH]

@@ -139,7 +139,7 @@ def test_a_session_lock() -> None:
 
 
 def test_a_beat() -> None:
-    beat = Beat(1, 2, 3, [StoreBeat(0, 4, 5, 6, 7, 8, 9, 10, 11)], ["a line"])
+    beat = Beat(1, 2, 3, [StoreBeat(0, 4, 5, 6, 7, 8, 9, 10, 11, "trouble")], ["a line"])
     assert decode_beat(through(encode_beat(beat))) == beat
 
 

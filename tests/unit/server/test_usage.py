@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from twinbus.broker.links import UP
+from twinbus.broker.links import SLOW, UP
 from twinbus.gateway.health import BrokerReport, StoreReport
 from twinbus.gateway.throttle import FULL, SEND, Throttle, Usage
 from twinbus.limits import PROFILE_DEFAULT, THRESHOLDS_DEFAULT, Thresholds
@@ -94,12 +94,16 @@ async def test_open_operations_are_those_of_all_stores() -> None:
 
 async def test_a_store_in_this_process(tmp_path: Path) -> None:
     usage = Usage(0.5, 3, MEGABYTE)
-    health = LocalHealth([Link()], [tmp_path], usage)  # type: ignore[list-item]
+    trouble = [""]
+    health = LocalHealth(Link(), tmp_path, lambda: trouble[0], usage)  # type: ignore[arg-type]
     (broker,) = health.brokers()
     assert (broker.state, broker.cpu_share, broker.lag_ms) == ("up", 0.5, 3)
     (store,) = health.stores()
     assert (store.health, store.pending_bytes, store.open_count) == (UP, 5, 7)
     assert store.disk_free_bytes > 0
+    trouble[0] = "replies wait"
+    (store,) = health.stores()
+    assert (store.health, store.trouble) == (SLOW, "replies wait")
 
 
 async def test_what_nobody_can_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
