@@ -351,9 +351,9 @@ class Workload:
             if name.lower() not in store.names:
                 store.create_entity("queue", name, QueueDescription(lock_duration_ms=LOCK_MS))
         elif choice < 0.6 and len(queues) > 1:
-            store.delete_entity(self.rng.choice(queues).entity_id)
+            store.delete_entities([self.rng.choice(queues).entity_id])
         elif choice < 0.7 and "news" in store.names:
-            store.delete_entity(store.names["news"])
+            store.delete_entities([store.names["news"]])
         elif choice < 0.8 and "news" not in store.names and "steps" in store.names:
             self._make_topic()
         elif choice < 0.9 and store.rules:

@@ -8,12 +8,16 @@ topic with subscriptions, and forwarding between them, of dead letters too:
     q1            news ─▶ red (correlation)    h0 ─▶ h1 ─▶ h2 ─▶ h3 ─▶ h4 ─✕ one hop too many
     q2            news ─▶ tagged (an action)
 
+A partitioned queue, `passing`, is deleted and made anew while it is sent to and received from.  Its
+messages are not followed; but whatever happens to it, every command is answered.
+
 What clients were told is kept aside, and after the last restart everything is drained and compared:
 
 - every acknowledged message that was not acknowledged as completed arrives, with its bytes, and so
   does every one of its copies;
 - nothing arrives twice, nothing that was completed, and nothing that nobody sent;
-- a message has one lock at a time, and sequence numbers are never used twice.
+- a message has one lock at a time, and sequence numbers are never used twice;
+- no reply is left behind.
 
 A failure names its seed; `Schedule(seed).run()` repeats it.
 """
@@ -30,13 +34,18 @@ from tests.unit.broker.actions import by_subject, sql
 from tests.unit.broker.harness import BrokerHarness, SimSink
 from tests.unit.broker.stored_messages import content, new
 from twinbus.broker.delivery import Receiver
+from twinbus.broker.links import Receiving
 from twinbus.entities.commands import (
     ABANDON,
     COMPLETE,
     DEAD_LETTER,
+    PEEK_LOCK,
     RECEIVE_AND_DELETE,
     RELEASE,
+    CreateEntities,
+    DeleteEntities,
     Lock,
+    NewEntity,
     Reply,
     Send,
     Settle,
@@ -44,6 +53,7 @@ from twinbus.entities.commands import (
 from twinbus.entities.descriptions import QueueDescription, SubscriptionDescription
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTER_QUEUE
 from twinbus.entities.facts import MAIN, TRANSFER_DEAD_LETTER
+from twinbus.entities.partitions import PARTITION_COUNT, partition_name
 from twinbus.entities.queue import Queue
 from twinbus.entities.topic import Topic
 from twinbus.errors import DiskFull, InvalidOperation
@@ -63,6 +73,7 @@ PLACES: Final = {
     "graves": "q2",
     **dict.fromkeys(HOPS, "h"),
 }
+PASSING: Final = "passing"
 SENDABLE: Final = ("q0", "q1", "q2", "s0", "h0", "news", "news")
 
 Copy = tuple[str, bytes]  # where it rests, and its body
@@ -70,6 +81,16 @@ Copy = tuple[str, bytes]  # where it rests, and its body
 
 def place_of(queue: Queue) -> str:
     return PLACES.get(queue.name, queue.name)
+
+
+class ClosingSink(SimSink):
+    """A link that ends with its entity, as clients' links do, and so gives back what it holds."""
+
+    receiving: Receiving
+
+    def removed(self) -> None:
+        super().removed()
+        self.receiving.close()
 
 
 class Schedule:
@@ -103,18 +124,20 @@ class Schedule:
         harness.create_subscription(topic, "all", SubscriptionDescription(forward_to="q1"))
         harness.create_subscription(topic, "red", description, by_subject("red"))
         harness.create_subscription(topic, "tagged", description, sql("1 = 1", "SET tag = 1"))
+        self.make_passing()
 
     def run(self) -> None:
         for _ in range(STEPS):
             self.step()
+        self.answer_all()
         self.power_cut()
         self.check(self.drain())
 
     def step(self) -> None:
         action = self.rng.choices(
             (self.send, self.settle, self.turn, self.background, self.listen, self.wait,
-             self.power_cut_soon),
-            (30, 25, 30, 6, 4, 4, 1),
+             self.pass_by, self.power_cut_soon),
+            (30, 25, 30, 6, 4, 4, 12, 1),
         )[0]  # fmt: skip
         try:
             action()
@@ -147,7 +170,8 @@ class Schedule:
         if len(self.receivers) > 6:
             receiver, _ = self.receivers.pop(self.rng.randrange(len(self.receivers)))
             self.harness.broker.close_receiver(receiver)
-        queue = self.rng.choice(list(self.harness.store.entities.values()))
+        entities = self.harness.store.entities.values()
+        queue = self.rng.choice([each for each in entities if each.shown_name != PASSING])
         subqueue = self.rng.choice((MAIN, MAIN, DEAD_LETTER_QUEUE, TRANSFER_DEAD_LETTER))
         try:
             receiver, sink = self.harness.receiver(
@@ -185,6 +209,34 @@ class Schedule:
                 return content(body)
         raise AssertionError("a lock without its message")
 
+    # -- the queue that comes and goes -------------------------------------------------------------
+
+    def make_passing(self) -> None:
+        description = QueueDescription(lock_duration_ms=5_000, enable_partitioning=True)
+        names = [partition_name(PASSING, index) for index in range(PARTITION_COUNT)]
+        self.harness.ask(CreateEntities([NewEntity("queue", n, description) for n in names]))
+
+    def pass_by(self) -> None:
+        """Send to it, receive from it, delete it, or make it anew."""
+        directory = self.harness.gateway.directory
+        entity = directory.find(PASSING)
+        if entity is None:
+            if self.commit is None:  # `ask` goes on to the end
+                self.make_passing()
+            return
+        gateway, choice = self.harness.gateway, self.rng.random()
+        if choice < 0.6:
+            messages = [new(b"passing", "red") for _ in range(8)]
+            partition = self.rng.choice(entity.parts)
+            self.harness.submit(Send(partition.entity_id, messages))
+        elif choice < 0.85:
+            sink = ClosingSink()
+            sink.receiving = gateway.open_receiver(entity.entity_id, MAIN, PEEK_LOCK, sink)
+            sink.receiving.set_credit(self.rng.choice((1, 1, 30)), False)
+        else:
+            directory.remove(entity)
+            self.harness.submit(DeleteEntities([part.entity_id for part in entity.parts]))
+
     # -- what the machine does ---------------------------------------------------------------------
 
     def turn(self) -> None:
@@ -209,6 +261,16 @@ class Schedule:
     def power_cut(self) -> None:
         self.restart()
 
+    def answer_all(self) -> None:
+        """Whoever asked has his answer as soon as nothing is left to do."""
+        try:
+            if self.commit is not None:
+                self.turn()
+            self.harness.run()
+        except PowerCut:
+            self.restart()
+        assert self.harness.broker.open_count == 0, "replies are left behind"
+
     def restart(self) -> None:
         self.note_replies()
         mode = self.rng.choice(list(CrashMode))
@@ -226,6 +288,8 @@ class Schedule:
 
     def note(self, reply: Reply) -> None:
         command = reply.command
+        if command.context is None:
+            return  # about the queue that comes and goes
         if isinstance(command, Send) and reply.error is not None:
             assert isinstance(reply.error, DiskFull)  # background tasks are few
             assert isinstance(command.context, list)
@@ -256,7 +320,9 @@ class Schedule:
         self.harness.pass_time(60_000)
         self.harness.run()
         found: list[Copy] = []
-        entities = list(self.harness.store.entities.values())
+        entities = [
+            queue for queue in self.harness.store.entities.values() if queue.shown_name != PASSING
+        ]
         for queue in entities:
             for subqueue in (MAIN, DEAD_LETTER_QUEUE, TRANSFER_DEAD_LETTER):
                 try:

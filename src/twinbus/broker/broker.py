@@ -36,11 +36,15 @@ from twinbus.broker.timers import Timers
 from twinbus.clock import Clock, Now
 from twinbus.entities.commands import (
     PEEK_LOCK,
+    AddRule,
     Command,
     Delivered,
     GetSessionState,
+    ListRules,
     Peek,
     ReceiveDeferred,
+    RemoveRule,
+    ReplaceRule,
     Reply,
     Send,
     Settle,
@@ -57,7 +61,9 @@ from twinbus.errors import (
     DiskFull,
     EntityNotFound,
     InvalidOperation,
+    QuotaExceeded,
     ServiceError,
+    StorageError,
 )
 from twinbus.limits import PEEK_RESPONSE_BYTES_MAX, PENDING_BYTES_MAX
 from twinbus.storage.store import Commit, Store
@@ -70,6 +76,8 @@ LIGHT_WORK_MAX: Final = 4
 DUE_SIZE_BYTES_MAX: Final = 4_194_304
 # What a fact may take beyond the body; only used to decide whether a send still has room.
 FACT_OVERHEAD_BYTES: Final = 128
+# Commands whose answer, or refusal, tells of state that others have changed.
+_TELLING: Final = (GetSessionState, AddRule, RemoveRule, ReplaceRule, ListRules)
 
 
 class Durable:
@@ -110,6 +118,7 @@ class Broker:
         self._stated = 0  # facts handed to commits so far; `_stated + len(facts)` = all stated
         self._durable = 0  # facts known to be durable
         self._waiting: deque[tuple[int, Reply | Taken | Durable]] = deque()
+        self._broken = ""  # what must never be, and is: no turn succeeds any more
         self.walks: deque[Walk] = deque()  # requests about many messages; they take turns
         self.health = UP  # a broker in this process is never down: the process would be
         self.on_entity_gone: Callable[[int], None] = _ignore  # it was deleted for being idle
@@ -146,19 +155,22 @@ class Broker:
             if position == before and not self._reads_ahead(command, position):
                 ready.append(reply)  # nothing stated: nothing to wait for
             else:
-                self._waiting.append((position, reply))
+                self._wait(position, reply)
         if ready:
             self._on_replies(ready)
 
     def _reads_ahead(self, command: Command, position: int) -> bool:
-        """Would the reply tell of something that a crash could still undo?"""
-        return position > self._durable and isinstance(command, GetSessionState)
+        """Would the reply tell of something that a crash could still undo?
+
+        Of a rule also by a refusal: it exists already, or it does not exist.
+        """
+        return position > self._durable and isinstance(command, _TELLING)
 
     def _decide(self, queue: Queue, command: Command, now: Now) -> object:
         if isinstance(command, Send):
             if queue.topic_id:
                 raise InvalidOperation("Messages are sent to a topic, not to its subscriptions.")
-            self._check_room(command)
+            self._check_room(queue, command)
             if command.carrier:
                 numbers = send_carried(self.store, queue, command, now)
             else:
@@ -186,12 +198,17 @@ class Broker:
             return self._delivered(cast(list[Message], result), until)
         return result
 
-    def _check_room(self, command: Send) -> None:
+    def _check_room(self, queue: Queue, command: Send) -> None:
         if not command.messages:
             raise ArgumentInvalid("There is no message in it.")
         size = 0
         for message in command.messages:
             size += len(message.body) + FACT_OVERHEAD_BYTES
+        if size > self.store.together_size_max and queue.must_be_whole(command.messages):
+            raise QuotaExceeded(
+                f"The messages take {size} bytes; {self.store.together_size_max} can be written "
+                "at once. Send fewer at a time."
+            )
         if not self.store.room_for(size):
             raise DiskFull(
                 "The disk is full: no new message can be stored. Receiving and settling go on; "
@@ -210,33 +227,42 @@ class Broker:
         """The entity is new, or has a new description."""
         if isinstance(queue, Topic):
             queue.codec = self.codec
+            queue.bound(self.store.together_size_max)
         self._forwarder.note(queue)
         now = self._clock.now()
         self._idle.note(queue, now)
         receivers = self._receivers.get(queue.entity_id)
         if receivers is not None:
             receivers.stir_all()  # it may have been enabled again
-            for receiver in list(receivers.ring):
+            for receiver in list(receivers.receivers):
                 refusal = refuses_receivers(queue, receiver.subqueue)
                 if refusal and not receiver.relays:  # it forwards from now on
                     receiver.sink.lost(InvalidOperation(refusal))
         self._arm(queue, now)
         self.touch(queue)
 
-    def delete_entity(self, queue: Queue) -> None:
-        """The entity goes, a topic with its subscriptions, and whoever receives hears of it."""
-        gone = [queue]
-        if isinstance(queue, Topic):
-            gone += queue.subscriptions.values()
-        self.store.delete_entity(queue.entity_id)
+    def delete_entities(self, queues: list[Queue]) -> None:
+        """These go in one frame, topics with their subscriptions; then receivers hear of it.
+
+        Not earlier: a receiver that hears of it gives back what it holds, and the reply to that
+        must not be counted before the deletes are one fact.
+        """
+        gone = list(queues)
+        for queue in queues:
+            if isinstance(queue, Topic):
+                gone += queue.subscriptions.values()
+        self.store.delete_entities([queue.entity_id for queue in queues])
         self._ask_for_turn()
+        orphans: list[QueueReceivers] = []
         for each in gone:
             self._forwarder.forget(each)
             self._idle.forget(each)
             self._touched.pop(each.entity_id, None)
             receivers = self._receivers.pop(each.entity_id, None)
             if receivers is not None:
-                receivers.remove_all()
+                orphans.append(receivers)
+        for receivers in orphans:
+            receivers.remove_all()
 
     def message_count(self) -> int:
         """Messages in all queues, in whatever state."""
@@ -244,7 +270,7 @@ class Broker:
 
     def when_durable(self, call: Callable[[], None]) -> None:
         """Call when everything stated until now is durable."""
-        self._waiting.append((self._position(), Durable(call)))
+        self._wait(self._position(), Durable(call))
         self._ask_for_turn()
 
     @property
@@ -387,12 +413,18 @@ class Broker:
     def turn(self, may_commit: bool) -> Commit | None:
         """Pump what was touched, then begin a commit if one may run and there is reason to."""
         self._awake = False
+        if self._broken:
+            raise StorageError(self._broken)
         now = self._clock.now()
         touched = self._touched
         if touched:
             self._touched = {}
-            for queue in touched.values():
-                self._pump(queue, now)
+            try:
+                for queue in touched.values():
+                    self._pump(queue, now)
+            except BaseException:
+                self._touched = {**touched, **self._touched}  # the next turn looks at them again
+                raise
         if not may_commit:
             return None
         if self.walks:
@@ -419,7 +451,7 @@ class Broker:
             if taken:
                 position = self._position()
                 for batch in taken:
-                    self._waiting.append((position, batch))
+                    self._wait(position, batch)
             if handed_out >= TURN_COUNT_MAX:
                 self.touch(queue)  # there may be more; others get their turn first
             self._drop_if_empty(receivers)
@@ -434,7 +466,7 @@ class Broker:
         if reply is None:
             self.walks.append(walk)
         else:
-            self._waiting.append((self._position(), reply))
+            self._wait(self._position(), reply)
         if self.walks:
             self._ask_for_turn()
 
@@ -455,6 +487,21 @@ class Broker:
 
     def _position(self) -> int:
         return self._stated + len(self.store.facts)
+
+    def _wait(self, position: int, waiter: Reply | Taken | Durable) -> None:
+        """Release it when so many facts are durable, and everybody before it has been released."""
+        waiting = self._waiting
+        if waiting and waiting[-1][0] > position:
+            # Somebody gathered facts after a reply had been counted.  That reply, and everybody
+            # behind it, would wait for facts that nobody is going to state.
+            self._broken = "a reply waits for a fact of the future"
+            self._ask_for_turn()
+        waiting.append((position, waiter))
+
+    def unwritten(self) -> object:
+        """The first who waits for something that no commit is writing; None if there is none."""
+        waiting = self._waiting
+        return waiting[0][1] if waiting and waiting[0][0] > self._stated else None
 
     def _release(self) -> None:
         waiting = self._waiting
@@ -535,7 +582,7 @@ class Broker:
         is_busy_now = is_busy(queue, self._receivers, self._forwarder)
         if self._idle.left_ms(queue, is_busy_now, now) > 0:
             return False
-        self.delete_entity(queue)
+        self.delete_entities([queue])
         self.on_entity_gone(queue.entity_id)
         return True
 

@@ -2,7 +2,8 @@
 
 A `Receiver` is the broker's side of one receiving link.  `Sink` is what the gateway puts behind it.
 Competing receivers take turns in small chunks, so that they share the load; a receiver whose
-connection is full gets nothing until it has read.
+connection is full gets nothing until it has read.  With thousands of receivers open, a turn looks
+only at those that have credit, and at none once nothing is left to hand out.
 """
 
 from collections import deque
@@ -10,6 +11,7 @@ from typing import Final, Protocol
 
 from twinbus.clock import Now
 from twinbus.entities.commands import PEEK_LOCK
+from twinbus.entities.facts import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from twinbus.entities.message import Message
 from twinbus.entities.queue import Queue
 from twinbus.entities.sessions import SessionLock
@@ -64,6 +66,7 @@ class Receiver:
         "_owner",
         "credit",
         "drain",
+        "in_ring",
         "is_exclusive",
         "large",
         "queue",
@@ -95,6 +98,7 @@ class Receiver:
         self.relays = False  # the gateway's own, for what is to be forwarded
         self.credit = 0
         self.drain = False
+        self.in_ring = False  # of those that take turns (QueueReceivers)
         self.undelivered = 0  # taken by receive-and-delete, not durable yet
         self.large = True  # the last chunk had large bodies; at first we do not know
 
@@ -146,33 +150,46 @@ def finish_drain(receiver: Receiver) -> None:
 class QueueReceivers:
     """All receivers of one queue (of all its parts), taking turns."""
 
-    __slots__ = ("queue", "ring")
+    __slots__ = ("_draining", "_ring", "queue", "receivers")
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
-        self.ring: deque[Receiver] = deque()
+        self.receivers: dict[Receiver, None] = {}  # without a session
+        self._ring: deque[Receiver] = deque()  # those of them that have credit
+        self._draining: dict[Receiver, None] = {}
 
     def count(self) -> int:
         """How many there are, and wait to be; with none, this can be dropped."""
-        return len(self.ring)
+        return len(self.receivers)
 
     def add(self, receiver: Receiver) -> None:
-        self.ring.append(receiver)
+        self.receivers[receiver] = None
+        self.stir(receiver)
 
     def remove(self, receiver: Receiver, now: Now) -> None:
         """A receiver closes."""
-        if receiver in self.ring:
-            self.ring.remove(receiver)
+        self.receivers.pop(receiver, None)
+        self._draining.pop(receiver, None)
+        if receiver.in_ring:
+            receiver.in_ring = False
+            self._ring.remove(receiver)
 
     def stir(self, receiver: Receiver) -> None:
-        """A receiver has new credit or room: look at it in the next turn.  (We look at all.)"""
+        """A receiver has new credit or room: look at it in the next turn."""
+        if receiver not in self.receivers:
+            return
+        if receiver.credit > 0 and not receiver.in_ring:
+            receiver.in_ring = True
+            self._ring.append(receiver)
+        if receiver.drain:
+            self._draining[receiver] = None
 
     def stir_all(self) -> None:
         """Something that concerns every receiver has changed."""
 
     def remove_all(self) -> None:
         """The entity is gone: tell everybody."""
-        for receiver in list(self.ring):
+        for receiver in list(self.receivers):
             receiver.sink.removed()
 
     def next_due_ms(self, due_ms: int, now: Now) -> int:
@@ -185,18 +202,36 @@ class QueueReceivers:
     def pump(self, store: Bodies, now: Now, taken: list[Taken]) -> int:
         """Hand out what can be handed out, TURN_COUNT_MAX at most; returns how many."""
         left = TURN_COUNT_MAX
-        ring = self.ring
-        idle = 0  # receivers in a row that could not be served
+        ring = self._ring
+        idle = 0  # receivers in a row that could not be served and stay in the ring
         while left > 0 and idle < len(ring):
-            receiver = ring[0]
-            ring.rotate(-1)
-            served = self._serve(receiver, store, now, left, taken)
+            receiver = ring.popleft()
+            receiver.in_ring = False
+            try:
+                served = self._serve(receiver, store, now, left, taken)
+            finally:  # also if it could not be served: its turn comes again
+                self.stir(receiver)  # to the end, if it has credit left
             left -= served
-            idle = 0 if served else idle + 1
-        for receiver in list(ring):
+            if served:
+                idle = 0
+            elif not self._has_ready():
+                break
+            elif receiver.in_ring:
+                idle += 1
+        for receiver in list(self._draining):
             if receiver.drain and (receiver.credit == 0 or not self._ready(receiver)):
                 finish_drain(receiver)
+            if not receiver.drain:
+                self._draining.pop(receiver, None)
         return TURN_COUNT_MAX - left
+
+    def _has_ready(self) -> bool:
+        queue = self.queue
+        return (
+            queue.has_ready(MAIN)
+            or queue.has_ready(DEAD_LETTER)
+            or queue.has_ready(TRANSFER_DEAD_LETTER)
+        )
 
     def _ready(self, receiver: Receiver) -> bool:
         return self.queue.has_ready(receiver.subqueue)
@@ -214,7 +249,7 @@ class QueueReceivers:
     ) -> int:
         if not (receiver.credit > 0 and self._ready(receiver)) or receiver.sink.full():
             return 0
-        chunk = CHUNK_ALONE if len(self.ring) <= 1 else CHUNK_SHARED
+        chunk = CHUNK_SHARED if self._ring else CHUNK_ALONE  # the others that have credit
         count = min(receiver.credit, left, CHUNK_LARGE if receiver.large else chunk)
         messages = self._take(receiver, count, now)
         if not messages:

@@ -22,7 +22,7 @@ from twinbus.entities.commands import Send
 from twinbus.entities.descriptions import PREFIX_END
 from twinbus.entities.facts import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, gather
 from twinbus.entities.fields import MessageCodec
-from twinbus.entities.message import NEVER_MS, Message, NewMessage, Overlay
+from twinbus.entities.message import NEVER_MS, Message, NewMessage, Overlay, overlay_bytes
 from twinbus.entities.partitions import NO_PARTITION, partition_name, shown_name
 from twinbus.entities.queue import Queue
 from twinbus.entities.topic import Topic
@@ -245,7 +245,9 @@ def check_copies(store: Store, target: Queue, messages: list[NewMessage], now: N
 
 def send_carried(store: Store, queue: Queue, command: Send, now: Now) -> list[int]:
     """A send from another store; its messages and their numbers there are one frame."""
-    size = sum(len(message.body) + OVERHEAD_BYTES for message in command.messages)
+    size = 0
+    for message in command.messages:
+        size += len(message.body) + overlay_bytes(message.overlay) + OVERHEAD_BYTES
     if size > store.together_size_max // 2 and len(command.messages) > 1:
         raise QuotaExceeded(f"The messages take {size} bytes, too many for one commit.")
     check_copies(store, queue, command.messages, now)
@@ -256,7 +258,7 @@ def _fitting(messages: list[Message], size_max: int) -> tuple[int, int]:
     """How many of the first messages have room in so many bytes, one at least, and their size."""
     size = 0
     for count, message in enumerate(messages):
-        grown = size + message.length + OVERHEAD_BYTES
+        grown = size + message.length + overlay_bytes(message.overlay) + OVERHEAD_BYTES
         if grown > size_max and count:
             return count, size
         size = grown

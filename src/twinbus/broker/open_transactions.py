@@ -49,6 +49,10 @@ class OpenTransactions(Generic[T]):
         self._open: dict[bytes, T] = {}
         self._timed_out: dict[bytes, bool] = {}  # the newest of them, to say what became of them
 
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
     def declare(self, owner: object) -> T:
         if len(self._open) >= TRANSACTIONS_MAX:
             raise QuotaExceeded(

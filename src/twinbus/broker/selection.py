@@ -39,6 +39,7 @@ from twinbus.entities.message import (
     Message,
     NewMessage,
     Overlay,
+    overlay_bytes,
 )
 from twinbus.entities.queue import Queue
 from twinbus.entities.sessions import SessionQueue
@@ -86,6 +87,8 @@ class Walk:
         self._subqueue = command.subqueue
         self._selection = selection
         self._states = frozenset(selection.states)
+        # What is resubmitted is written in one piece.
+        self._size_bytes_max = min(SLICE_BODIES_BYTES_MAX, broker.store.together_size_max // 2)
         self._left = command.count
         self._next = max(1, selection.from_sequence_number)
         self._last = min(queue.published, selection.to_sequence_number - 1)
@@ -158,8 +161,8 @@ class Walk:
             if message.sequence_number > self._last:
                 return found, True
             if self._fits(message):
-                size_bytes += message.length
-                if len(found) == most or (reads and found and size_bytes > SLICE_BODIES_BYTES_MAX):
+                size_bytes += message.length + overlay_bytes(message.overlay)
+                if len(found) == most or (reads and found and size_bytes > self._size_bytes_max):
                     return found, False
                 found.append(message)
             self._next = message.sequence_number + 1

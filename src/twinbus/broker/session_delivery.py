@@ -44,7 +44,7 @@ class SessionReceivers(QueueReceivers):
         self._waiters = SessionWaiters()
 
     def count(self) -> int:
-        return len(self.ring) + len(self._by_session) + len(self._waiters)
+        return super().count() + len(self._by_session) + len(self._waiters)
 
     # -- who receives ----------------------------------------------------------------------------
 
@@ -69,6 +69,8 @@ class SessionReceivers(QueueReceivers):
     def stir(self, receiver: Receiver) -> None:
         if receiver.session is not None:
             self._stirred[receiver] = None
+        else:
+            super().stir(receiver)
 
     def stir_all(self) -> None:
         for receiver in self._by_session.values():
@@ -149,7 +151,11 @@ class SessionReceivers(QueueReceivers):
         while self._stirred and left > 0:
             receiver = next(iter(self._stirred))
             del self._stirred[receiver]
-            served = self._serve(receiver, store, now, left, taken)
+            try:
+                served = self._serve(receiver, store, now, left, taken)
+            except BaseException:
+                self._stirred[receiver] = None  # its turn comes again
+                raise
             left -= served
             if served:
                 self._stirred[receiver] = None  # there may be more; the others come first

@@ -15,10 +15,12 @@ from typing import Final
 from twinbus.broker.broker import Broker
 from twinbus.broker.commit_ring import CommitRing
 from twinbus.broker.pace import DiskPace
+from twinbus.broker.stall import StalledReply, TurnFailures
 from twinbus.clock import Clock
 from twinbus.entities.commands import Reply
 from twinbus.entities.fields import MessageCodec
 from twinbus.errors import StorageError
+from twinbus.limits import REPLY_STALLED_MS
 from twinbus.storage.store import Commit, Store, Task
 
 log = logging.getLogger("twinbus.broker")
@@ -51,6 +53,10 @@ class BrokerShell:
         self._committing = False
         self._open_since_ms = -1  # monotonic; since when something has not been durable
         self._failed = False
+        self._failure = ""
+        self._turn_failures = TurnFailures()
+        self._stalled = StalledReply()
+        self._is_stalled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = -1
         self._idle: asyncio.Future[None] | None = None
@@ -75,7 +81,12 @@ class BrokerShell:
         if self._failed:
             return
         broker = self.broker
-        commit = broker.turn(may_commit=not self._committing)
+        try:
+            commit = broker.turn(may_commit=not self._committing)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not go on for ever
+            self._turn_failed(error)
+            return
+        self._turn_failures.went_well()
         self._arm()
         if self._open_since_ms < 0 and not self._quiet(commit):
             self._open_since_ms = self._clock.now().mono_ms
@@ -87,6 +98,14 @@ class BrokerShell:
             self._write(commit)
         elif not self._ring.begin(commit):
             self._write_by_thread(commit)
+
+    def _turn_failed(self, error: Exception) -> None:
+        if self._turn_failures.failed():
+            text = f"what was decided cannot be carried out: {error}"
+            self._fail(StorageError(text).with_traceback(error.__traceback__))
+        else:
+            log.error("a turn failed and is tried again", exc_info=error)
+            self._loop.call_soon(self._turn)
 
     def _turn_alone(self) -> None:
         """For one client alone, at the end of what it had to say."""
@@ -121,6 +140,24 @@ class BrokerShell:
             return 0
         return self._clock.now().mono_ms - self._open_since_ms
 
+    def trouble(self) -> str:
+        """What is wrong, for people; empty when nothing is.  To be asked every few seconds."""
+        if self._failed:
+            return self._failure
+        was_stalled = self._is_stalled
+        now_ms = self._clock.now().mono_ms
+        self._is_stalled = self._stalled.look(self.broker.unwritten(), now_ms)
+        if not self._is_stalled:
+            return ""
+        seconds = REPLY_STALLED_MS // 1_000
+        text = (
+            f"{self.broker.open_count} replies wait, for {seconds} s or more, for a change that is "
+            "not being written"
+        )
+        if not was_stalled:
+            log.error("%s: restart this server, and report it with the log", text)
+        return text
+
     def _settle_idle(self) -> None:
         idle = self._idle
         if idle is not None and not idle.done() and self._quiet(None):
@@ -133,6 +170,7 @@ class BrokerShell:
         """Nothing is acknowledged after this; the process ends and recovers from the log."""
         if not self._failed:
             self._failed = True
+            self._failure = str(error) or type(error).__name__
             log.critical("store failed, stopping: %s", error)
             self._on_failure(error)
 

@@ -15,6 +15,7 @@ from twinbus.entities.commands import (
     GetRuntime,
     Listed,
     ListEntities,
+    NewEntity,
     Runtime,
     StoreCommand,
     UpdateEntities,
@@ -22,7 +23,7 @@ from twinbus.entities.commands import (
 from twinbus.entities.facts import gather
 from twinbus.entities.queue import Queue
 from twinbus.entities.topic import Topic
-from twinbus.errors import EntityNotFound, ServiceError
+from twinbus.errors import EntityNotFound, QuotaExceeded, ServiceError
 
 if TYPE_CHECKING:
     from twinbus.broker.broker import Broker
@@ -33,6 +34,7 @@ Decide = Callable[["Broker", StoreCommand, Now], object]
 def _create(broker: "Broker", command: StoreCommand, now: Now) -> list[int]:
     assert isinstance(command, CreateEntities)
     store = broker.store
+    _check_size(broker, command.entities)
     mark = len(store.facts)
     made: list[Queue] = []
     try:
@@ -42,14 +44,27 @@ def _create(broker: "Broker", command: StoreCommand, now: Now) -> list[int]:
             if new.rule is not None:
                 store.create_rule(queue.entity_id, new.rule)
     except ServiceError:
-        for queue in reversed(made):
-            store.delete_entity(queue.entity_id)
+        store.delete_entities([queue.entity_id for queue in reversed(made)])
         raise
     finally:
         gather(store.facts, mark)
     for queue in made:
         broker.note_entity(queue)
     return [queue.entity_id for queue in made]
+
+
+def _check_size(broker: "Broker", entities: list[NewEntity]) -> None:
+    """Refuse what cannot be written together: each part of an entity comes with its first rule."""
+    size = 0
+    for new in entities:
+        size += len(new.description.to_json().encode())
+        if new.rule is not None:
+            size += len(new.rule.to_json().encode())
+    if size > broker.store.together_size_max:
+        raise QuotaExceeded(
+            f"The descriptions take {size} bytes; {broker.store.together_size_max} can be "
+            "written at once."
+        )
 
 
 def _update(broker: "Broker", command: StoreCommand, now: Now) -> None:
@@ -66,13 +81,9 @@ def _update(broker: "Broker", command: StoreCommand, now: Now) -> None:
 
 def _delete(broker: "Broker", command: StoreCommand, now: Now) -> None:
     assert isinstance(command, DeleteEntities)
-    facts = broker.store.facts
-    mark = len(facts)
-    for entity_id in command.entity_ids:
-        queue = broker.store.entities.get(entity_id)
-        if queue is not None:
-            broker.delete_entity(queue)
-    gather(facts, mark)
+    entities = broker.store.entities
+    found = [entities.get(entity_id) for entity_id in dict.fromkeys(command.entity_ids)]
+    broker.delete_entities([queue for queue in found if queue is not None])
 
 
 def _list(broker: "Broker", command: StoreCommand, now: Now) -> list[Listed]:

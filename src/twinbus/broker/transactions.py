@@ -21,7 +21,7 @@ from twinbus.broker.open_transactions import Declared, OpenTransactions
 from twinbus.clock import Clock, Now
 from twinbus.entities.commands import Command, Send, Settle
 from twinbus.entities.facts import MAIN, Stored, gather
-from twinbus.entities.message import NEVER_MS, SCHEDULED, Message, NewMessage, Overlay
+from twinbus.entities.message import NEVER_MS, SCHEDULED, Message, NewMessage, overlay_bytes
 from twinbus.entities.queue import Queue
 from twinbus.entities.topic import Topic
 from twinbus.errors import (
@@ -117,7 +117,7 @@ class GatheredTransactions(OpenTransactions[Transaction]):
         return size
 
     def _add_settle(self, transaction: Transaction, command: Settle, now: Now) -> None:
-        size = (_SETTLEMENT_BYTES + _overlay_bytes(command.overlay)) * len(command.locks)
+        size = (_SETTLEMENT_BYTES + overlay_bytes(command.overlay)) * len(command.locks)
         self._check_limits(transaction, len(command.locks), size)
         settled: set[tuple[int, int, int]] = set()
         for number, _ in command.locks:
@@ -207,8 +207,8 @@ class Transactions(GatheredTransactions):
         _check_settle(self._entity(command.entity_id), command, now)
 
     def _size_bytes_max(self) -> int:
-        # Half of what a frame may hold: the other half is for the copies that topics make.
-        return min(TRANSACTION_SIZE_BYTES_MAX, self._broker.store.together_size_max // 2)
+        # Two thirds of what a frame may hold: the rest is for the copies that topics make.
+        return min(TRANSACTION_SIZE_BYTES_MAX, self._broker.store.together_size_max * 2 // 3)
 
     def _entity(self, entity_id: int) -> Queue:
         queue = self._broker.store.entities.get(entity_id)
@@ -265,10 +265,15 @@ class Transactions(GatheredTransactions):
             if isinstance(queue, Topic):
                 size += queue.copied_bytes(messages, now)
         for command in transaction.settles:
-            _check_settle(self._entity(command.entity_id), command, now)
+            queue = self._entity(command.entity_id)
+            _check_settle(queue, command, now)
+            size += queue.overlays_bytes(command.subqueue, command.locks)
         store = self._broker.store
-        if size > store.together_size_max * 3 // 4:
-            raise QuotaExceeded(f"The topics make {size} bytes of it, too much for one commit.")
+        if size > store.together_size_max:
+            raise QuotaExceeded(
+                f"With its copies and what its messages carry already, it takes {size} bytes; "
+                f"{store.together_size_max} can be written at once."
+            )
         if queues and not store.room_for(size):
             raise DiskFull("The disk is full: no new message can be stored.")
 
@@ -322,13 +327,6 @@ class Committed:
         for ending in self._transaction.endings:
             ending.committed()
         self._then(None)
-
-
-def _overlay_bytes(overlay: Overlay | None) -> int:
-    if overlay is None:
-        return 0
-    texts = len(overlay.reason or "") + len(overlay.description or "")
-    return 4 * texts + len(overlay.properties or b"")
 
 
 def _check_settle(queue: Queue, command: Settle, now: Now) -> None:

@@ -129,7 +129,8 @@ def _add_brokers(serve: argparse.ArgumentParser) -> None:
         default=SEGMENT_SIZE_MEGABYTES,
         metavar="MB",
         help="of the files that a new store writes its log to: it has two of them from the start, "
-        "and what one transaction writes has to fit into one (default: %(default)s)",
+        "and what is written together has to fit into one: a transaction, or a message with the "
+        "copies that a topic's rules make of it (default: %(default)s)",
     )
 
 

@@ -18,6 +18,9 @@ GONE: Final = 3  # completed, expired or moved; only stale references still see 
 NEVER_MS: Final = 1 << 61
 
 
+OVERLAY_BYTES: Final = 64  # what an overlay takes in the log beside its texts and properties
+
+
 class Overlay:
     """What changed about a stored message without rewriting its body.
 
@@ -67,6 +70,14 @@ def merge_overlays(older: Overlay | None, newer: Overlay | None) -> Overlay | No
         newer.hop_count or older.hop_count,
         newer.enqueued_sequence_number or older.enqueued_sequence_number,
     )
+
+
+def overlay_bytes(overlay: Overlay | None) -> int:
+    """What an overlay takes in the log, at most."""
+    if overlay is None:
+        return 0
+    chars = len(overlay.reason or "") + len(overlay.description or "") + len(overlay.source or "")
+    return OVERLAY_BYTES + 4 * chars + len(overlay.properties or b"")  # UTF-8: up to 4 a character
 
 
 class Message:

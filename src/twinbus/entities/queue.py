@@ -59,6 +59,7 @@ from twinbus.entities.message import (
     NewMessage,
     Overlay,
     has_mark,
+    overlay_bytes,
 )
 from twinbus.entities.state import Grants, QueueCounts
 from twinbus.entities.subqueue import SubQueue
@@ -99,6 +100,10 @@ class Queue(QueueTransitions):
         if has_mark(messages):
             return self._send_marked(messages, now)
         return self._send_unmarked(messages, now)
+
+    def must_be_whole(self, messages: list[NewMessage]) -> bool:
+        """Must these be one frame?  Ids and producers' numbers come with their messages."""
+        return self.history is not None or has_mark(messages)
 
     def _send_marked(self, messages: list[NewMessage], now: Now) -> list[int]:
         only = messages[0].mark
@@ -427,6 +432,16 @@ class Queue(QueueTransitions):
         for lock in locks:
             if _held(part, lock, now) is None:
                 raise MessageLockLost(LOCK_LOST)
+
+    def overlays_bytes(self, subqueue: int, locks: list[Lock]) -> int:
+        """What the messages of these locks carry beside their bodies; settling writes it again."""
+        table = self._part(subqueue).table
+        size = 0
+        for number, _ in locks:
+            message = table.get(number)
+            if message is not None:
+                size += overlay_bytes(message.overlay)
+        return size
 
     def _check_outcome(self, subqueue: int, outcome: int, delay_ms: int) -> None:
         if subqueue == MAIN:

@@ -39,8 +39,8 @@ from twinbus.entities.message import (
     Message,
     NewMessage,
     Overlay,
-    has_mark,
     merge_overlays,
+    overlay_bytes,
 )
 from twinbus.entities.queue import Grants, Queue
 from twinbus.entities.rules import RuleIndex
@@ -51,7 +51,10 @@ from twinbus.limits import DEAD_LETTER_TEXT_CHARS_MAX, TRANSACTION_SIZE_BYTES_MA
 REASON_NO_SESSION: Final = "Session id is null."
 _NO_SESSION: Final = "The subscription requires sessions and the message has no session id."
 COPY_BYTES: Final = 128  # what a copy takes in the log without body and texts, at most
-PIECE_SIZE_BYTES: Final = 8_388_608  # a send that takes more is written in several pieces
+# A send that takes more is written in several pieces.  A piece may grow to three times that and a
+# message before it is noticed, so it is at most so many parts of what can be written together.
+PIECE_SIZE_BYTES: Final = 8_388_608
+PIECES_TOGETHER: Final = 6
 DUE_INTERVAL_MS: Final = 10  # between two rounds of what is due others get their turn
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -74,11 +77,7 @@ def _size_bytes(message: NewMessage, is_own: bool) -> int:
         size += len(message.body)
     if message.session_id is not None:
         size += 4 * len(message.session_id)  # UTF-8 takes up to four bytes a character
-    overlay = message.overlay
-    if overlay is not None:
-        size += 4 * (len(overlay.reason or "") + len(overlay.description or ""))
-        size += 4 * len(overlay.source or "") + len(overlay.properties or b"")
-    return size
+    return size + overlay_bytes(message.overlay)
 
 
 class Copy:
@@ -94,7 +93,14 @@ class Copy:
 class Topic(Queue):
     """One topic.  Whoever makes it links its subscriptions and their rules, and gives a codec."""
 
-    __slots__ = ("codec", "copied_size_bytes", "rules", "subscriptions")
+    __slots__ = (
+        "_piece_size_bytes",
+        "_together_size_max",
+        "codec",
+        "copied_size_bytes",
+        "rules",
+        "subscriptions",
+    )
 
     def __init__(
         self,
@@ -109,6 +115,12 @@ class Topic(Queue):
         self.rules = RuleIndex()
         self.codec: MessageCodec | None = None
         self.copied_size_bytes = 0  # of the copies of the last send: the broker makes room
+        self.bound(TRANSACTION_SIZE_BYTES_MAX)
+
+    def bound(self, together_size_max: int) -> None:
+        """So many bytes can be written together where it is kept."""
+        self._together_size_max = min(TRANSACTION_SIZE_BYTES_MAX, together_size_max)
+        self._piece_size_bytes = min(PIECE_SIZE_BYTES, together_size_max // PIECES_TOGETHER)
 
     def update(self, description: QueueDescription) -> None:
         super().update(description)
@@ -119,7 +131,7 @@ class Topic(Queue):
 
     def _send_fresh(self, messages: list[NewMessage], now: Now) -> list[int]:
         """Fan out or schedule, all or none; returns the topic's own sequence numbers."""
-        is_whole = self._is_whole(messages)
+        is_whole = self.must_be_whole(messages)
         plan = self._plan(messages, now)
         utc_ms = now.utc_ms
         self.accessed_utc_ms = utc_ms
@@ -130,20 +142,16 @@ class Topic(Queue):
             self.last_sequence_number += 1
             number = self.last_sequence_number
             numbers.append(number)
-            if new.scheduled_ms > utc_ms:
-                fan.waiting.append(self._schedule(new, number))
-                continue
             # Nobody hears of the send before all of it is durable, so it may come in pieces.
-            if fan.size_bytes > PIECE_SIZE_BYTES and not is_whole:
+            if fan.size_bytes > self._piece_size_bytes and not is_whole:
                 fan.state()
                 fan = FanOut(self)
-            fan.add(number, copies, now)
+            if new.scheduled_ms > utc_ms:
+                fan.wait(self._schedule(new, number))
+            else:
+                fan.add(number, copies, now)
         fan.state()
         return numbers
-
-    def _is_whole(self, messages: list[NewMessage]) -> bool:
-        """Must the send be one frame?  Ids and producers' numbers come with their messages."""
-        return self.history is not None or has_mark(messages)
 
     def check_ping(self, size_bytes: int) -> None:
         """As for a queue; a full subscription refuses, since it would refuse what matches it."""
@@ -176,11 +184,12 @@ class Topic(Queue):
                 size_bytes += len(new.body)
                 plan.append([])
             else:
-                copies, _ = self._copies(new, 0, TRANSACTION_SIZE_BYTES_MAX)  # more is refused
+                copies, _ = self._copies(new, 0, self._together_size_max)  # more is refused
                 plan.append(copies)
         if size_bytes > self._size_bytes_max:
             raise self._quota_exceeded()
-        self._check_room(plan, self._is_whole(messages))
+        self._check_together(messages, plan)
+        self._check_subscriptions(plan)
         return plan
 
     def _schedule(self, new: NewMessage, number: int) -> Message:
@@ -224,9 +233,10 @@ class Topic(Queue):
             new = _due(message, bodies[index])
             self.last_sequence_number += 1
             number = self.last_sequence_number
-            copies, done_id = self._copies(new, message.delivery_count, PIECE_SIZE_BYTES)
-            for piece in _pieces(copies):
-                if fan.size_bytes > PIECE_SIZE_BYTES:
+            size_max = self._piece_size_bytes
+            copies, done_id = self._copies(new, message.delivery_count, size_max)
+            for piece in _pieces(copies, 2 * size_max):
+                if fan.size_bytes > size_max:
                     fan.state()
                     fan = FanOut(self)
                 fan.add(number, piece, now)
@@ -309,23 +319,30 @@ class Topic(Queue):
             copies.append(Copy(subscription, letter))
         return copies, 0
 
-    def _check_room(self, plan: list[list[Copy]], is_whole: bool) -> None:
-        """Refuse what does not fit into a subscription, or is too much to be written at once."""
-        sizes: dict[int, int] = {}
+    def _check_together(self, messages: list[NewMessage], plan: list[list[Copy]]) -> None:
+        """Refuse what is too much to be written at once."""
+        is_whole = self.must_be_whole(messages)
         together = 0
-        for copies in plan:
+        for new, copies in zip(messages, plan, strict=True):
             if not is_whole:
                 together = 0  # each message stands for itself
+            together += len(new.body) + COPY_BYTES + overlay_bytes(new.overlay)
+            for copy in copies:
+                together += copy.letter.size_bytes
+            if together > self._together_size_max:
+                raise QuotaExceeded(
+                    f"With its copies it takes {together} bytes or more; "
+                    f"{self._together_size_max} can be written at once. "
+                    "Send fewer messages at a time, or smaller ones."
+                )
+
+    def _check_subscriptions(self, plan: list[list[Copy]]) -> None:
+        """Refuse what does not fit into a subscription."""
+        sizes: dict[int, int] = {}
+        for copies in plan:
             for copy in copies:
                 entity_id = copy.subscription.entity_id
-                letter = copy.letter
-                sizes[entity_id] = sizes.get(entity_id, 0) + len(letter.messages[0].body)
-                together += letter.size_bytes
-            if together > TRANSACTION_SIZE_BYTES_MAX:
-                raise QuotaExceeded(
-                    f"The copies take {together} bytes or more; {TRANSACTION_SIZE_BYTES_MAX} "
-                    "can be written at once. Send fewer messages at a time, or smaller ones."
-                )
+                sizes[entity_id] = sizes.get(entity_id, 0) + len(copy.letter.messages[0].body)
         for entity_id, size in sizes.items():
             self._check_subscription(self.subscriptions[entity_id], size)
 
@@ -347,13 +364,13 @@ def _due(message: Message, body: bytes) -> NewMessage:
     return new
 
 
-def _pieces(copies: list[Copy]) -> list[list[Copy]]:
+def _pieces(copies: list[Copy], size_bytes_max: int) -> list[list[Copy]]:
     """Mostly one.  Only one subscription alone, with many rules, makes more than fits into one:
     should a crash come between such pieces, it gets those before the crash once more."""
     pieces: list[list[Copy]] = [[]]
     size_bytes = 0
     for copy in copies:
-        if size_bytes > 2 * PIECE_SIZE_BYTES:
+        if size_bytes > size_bytes_max:
             pieces.append([])
             size_bytes = 0
         pieces[-1].append(copy)
@@ -397,10 +414,10 @@ class FanOut:
         "_number",
         "_stored",
         "_topic",
+        "_waiting",
         "removed",
         "size_bytes",
         "unfinished",
-        "waiting",
     )
 
     def __init__(self, topic: Topic) -> None:
@@ -411,9 +428,14 @@ class FanOut:
         # One fact for all messages of one part: (subscription, part) → messages.
         self._stored: dict[tuple[int, int], list[Message]] = {}
         self.size_bytes = 0  # of the facts, at most
-        self.waiting: list[Message] = []  # scheduled messages, which the topic keeps
+        self._waiting: list[Message] = []  # scheduled messages, which the topic keeps
         self.removed: list[int] = []  # numbers of those it does not keep any longer
         self.unfinished: Fact | None = None  # how far the last message has come, if not to the end
+
+    def wait(self, message: Message) -> None:
+        """Keep a scheduled message in the topic."""
+        self._waiting.append(message)
+        self.size_bytes += message.length + COPY_BYTES + overlay_bytes(message.overlay)
 
     def add(self, number: int, copies: list[Copy], now: Now) -> None:
         """Put in the copies of one message, which has this number in the topic."""
@@ -466,8 +488,8 @@ class FanOut:
             facts.append(Removed(topic.entity_id, MAIN, self.removed))
         if self.unfinished is not None:
             facts.append(self.unfinished)
-        if self.waiting:
-            facts.append(Stored(topic.entity_id, MAIN, self.waiting))
+        if self._waiting:
+            facts.append(Stored(topic.entity_id, MAIN, self._waiting))
         facts.extend(self._fanned)
         for (entity_id, subqueue), messages in self._stored.items():
             facts.append(Stored(entity_id, subqueue, messages))

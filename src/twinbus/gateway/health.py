@@ -104,6 +104,11 @@ class StoreReport:
         self.disk_free_bytes = -1  # -1: not known
         self.trouble = ""  # the latest, for people
 
+    def troubled(self, trouble: str) -> None:
+        """It has noticed by itself that it does not do what it should."""
+        self.trouble = trouble
+        self.health = max(self.health, SLOW)
+
 
 class HealthSource(Protocol):
     """Who knows how brokers and stores are doing."""

@@ -22,6 +22,7 @@ class StoreBeat(NamedTuple):
     slowed: int  # operations of its disk that a fault has slowed, let fail, refused room
     failed: int
     refused: int
+    trouble: str = ""  # what it has noticed of itself, for people
 
 
 class Beat(NamedTuple):

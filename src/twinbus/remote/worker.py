@@ -112,6 +112,9 @@ class WorkerShell:
     def commit_age_ms(self) -> int:
         return self._shell.commit_age_ms()
 
+    def trouble(self) -> str:
+        return self._shell.trouble()
+
     def close(self, then: Callable[[], None]) -> None:
         self._worker.run(self._close(then))
 
@@ -326,6 +329,7 @@ class Worker(asyncio.Protocol):
             len(store.entities),
             self._free_bytes.get(number, -1),
             *self._faults[number].counts,
+            shell.trouble(),
         )
 
     def _count(self) -> None:

@@ -411,6 +411,8 @@ class Brokers:
             if beat is not None:
                 report.commit_age_ms = beat.commit_age_ms
                 report.disk_free_bytes = beat.free_bytes
+                if beat.trouble:
+                    report.troubled(beat.trouble)
             reports.append(report)
         return reports
 

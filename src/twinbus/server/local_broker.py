@@ -52,6 +52,9 @@ class LocalBroker:
         """Who keeps a list of the entities is told of those that were deleted for being idle."""
         self._shell.broker.on_entity_gone = lambda entity_id: call(0, entity_id)
 
+    def trouble(self) -> str:
+        return self._shell.trouble()
+
     def message_count(self) -> int:
         return self._shell.broker.message_count()
 

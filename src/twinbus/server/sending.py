@@ -18,6 +18,7 @@ from twinbus.entities.commands import Reply, Send
 from twinbus.entities.message import NEVER_MS, Mark, NewMessage
 from twinbus.errors import (
     ArgumentInvalid,
+    ArgumentOutOfRange,
     EntityNotFound,
     InvalidOperation,
     MessageSizeExceeded,
@@ -30,7 +31,7 @@ from twinbus.gateway.addresses import Address, parse_address
 from twinbus.gateway.directory import Entity
 from twinbus.gateway.meter import measure
 from twinbus.gateway.partitioned import deal
-from twinbus.limits import PING_SIZE_BYTES_MAX, PROPERTY_SIZE_BYTES_MAX
+from twinbus.limits import PING_SIZE_BYTES_MAX, PROPERTY_SIZE_BYTES_MAX, SCHEDULED_MS_MAX
 from twinbus.server.coordinator import add_to_transaction, fail_transaction
 from twinbus.server.message_limits import (
     IDS_CHARS_MAX,
@@ -99,6 +100,8 @@ def new_message(
 def _read_annotations(scanned: Scanned, message: NewMessage) -> None:
     scheduled = scanned.annotation(SCHEDULED)
     if isinstance(scheduled, int):
+        if scheduled > SCHEDULED_MS_MAX:
+            raise ArgumentOutOfRange("The scheduled enqueue time is later than the year 9999.")
         message.scheduled_ms = max(0, int(scheduled))
     partition_key = scanned.annotation(PARTITION_KEY)
     if isinstance(partition_key, str):

@@ -135,6 +135,7 @@ class AcceptingLink:
             return  # whoever attaches takes the result from here
         if isinstance(self.result, ReceivingLink):
             self._link.context = self.result
+            self._link.forget_terms()
             self.result.watch.flowed(self._link.link_credit, self._link.drain)
             self.result.credit_changed()
             self._endpoint.flush_soon()

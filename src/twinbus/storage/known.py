@@ -99,20 +99,30 @@ class Entities:
 
     # -- out -------------------------------------------------------------------------------------
 
-    def family(self, entity_id: int) -> list[int]:
-        """Who goes when this entity goes: those that belong to it, and itself at last."""
+    def drop_family(self, entity_id: int) -> list[int]:
+        """The entity is gone, and who belongs to it; returns them all, itself at last."""
+        gone = self._family(entity_id)
+        for each in gone:
+            self._drop(each)
+        return gone
+
+    def _family(self, entity_id: int) -> list[int]:
+        if entity_id in self.rules:
+            return [entity_id]
+        queue = self.by_id.get(entity_id)
+        if queue is None:
+            return []
         found: list[int] = []
-        queue = self.by_id[entity_id]
         if isinstance(queue, Topic):
             for subscription_id in queue.subscriptions:
-                found += self.family(subscription_id)
+                found += self._family(subscription_id)
         topic = self.by_id.get(queue.topic_id)
         if isinstance(topic, Topic):
             found += [rule.rule_id for rule in topic.rules.rules_of(entity_id)]
         found.append(entity_id)
         return found
 
-    def drop(self, entity_id: int) -> None:
+    def _drop(self, entity_id: int) -> None:
         """The entity is gone.  Its name may belong to a newer one by now."""
         rule = self.rules.pop(entity_id, None)
         if rule is not None:
@@ -140,7 +150,7 @@ class Entities:
         if isinstance(fact, EntityCreated):
             self._replay_created(fact)
         elif isinstance(fact, EntityDeleted):
-            self.drop(fact.entity_id)
+            self.drop_family(fact.entity_id)
         elif isinstance(fact, FannedOut):
             self._replay_fanned_out(fact, now)
         elif isinstance(fact, Counters):

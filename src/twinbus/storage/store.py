@@ -74,6 +74,10 @@ class Store:
         self._cache = BodyCache(cache_bytes)
         self._in_flight: Commit | None = None
         self._pieces: list[Fact] = []  # of facts[0], when that is too large for one frame
+        # Bytes that one command may have written together: they have to fit into one segment.
+        # Whoever takes a command keeps to it, by an estimate of messages and copies.  The last
+        # quarter is for what comes with them: ids, numbers, removals.
+        self.together_size_max = log.capacity() // 4 * 3
         self._reserve = min(RESERVE_BYTES, log.segment_size // 4)
         self._maintenance = Maintenance(disk, log, entities, self._reserve)
 
@@ -144,14 +148,24 @@ class Store:
         queue.update(description)
         self.facts.append(EntityCreated(entity_id, queue.kind, queue.name, description.to_json()))
 
-    def delete_entity(self, entity_id: int) -> None:
-        """A topic takes its subscriptions along, and a subscription its rules, all at once."""
+    def delete_entities(self, entity_ids: list[int]) -> None:
+        """All at once.  A topic takes its subscriptions along, and a subscription its rules.
+
+        Those that are named go in one frame, and on replay they take the others along.  These are
+        named afterwards, in as many frames as they need: a topic may have very many rules.
+        """
         self._log.check_poison()
+        known = self._known
         first = len(self.facts)
-        for each in self._known.family(entity_id):
-            self._known.drop(each)
-            self.facts.append(EntityDeleted(each))
+        followers: list[Fact] = []
+        for entity_id in entity_ids:
+            for each in known.drop_family(entity_id):
+                if each == entity_id:
+                    self.facts.append(EntityDeleted(each))
+                else:
+                    followers.append(EntityDeleted(each))
         gather(self.facts, first)
+        self.facts.extend(followers)
 
     def create_rule(self, subscription_id: int, description: RuleDescription) -> Rule:
         """One more rule for a subscription.  QuotaExceeded when its topic has too many."""
@@ -166,15 +180,10 @@ class Store:
 
     def delete_rule(self, rule_id: int) -> None:
         self._log.check_poison()
-        self._known.drop(rule_id)
+        self._known.drop_family(rule_id)
         self.facts.append(EntityDeleted(rule_id))
 
     # -- commits ---------------------------------------------------------------------------------
-
-    @property
-    def together_size_max(self) -> int:
-        """Bytes of facts that can be written together: they have to fit into one segment."""
-        return self._log.capacity()
 
     def room_for(self, size_bytes: int) -> bool:
         """May sends of this many bytes still be taken?  If so, the room is theirs.
@@ -212,10 +221,17 @@ class Store:
             if draft.count:
                 break
             first = pieces[0] if pieces else self.facts[0]
-            if isinstance(first, Together) and frame_size_max < left <= log.capacity():
-                frame_size_max = left  # it cannot be divided, so it gets a large frame of its own
-            elif left > frame_size_max:
-                self._pieces = split_fact(first) + pieces[1:]
+            if left > frame_size_max:
+                halves = split_fact(first)
+                if halves:
+                    self._pieces = halves + pieces[1:]
+                elif left <= log.capacity():
+                    frame_size_max = left  # a large frame of its own
+                else:
+                    raise StorageError(
+                        f"{left} bytes must be written together, and a segment of the log "
+                        f"holds {log.capacity()}"
+                    )
             elif log.ready_segment:
                 log.rotate()
             else:
@@ -374,7 +390,7 @@ def unplace(fact: Fact) -> None:
 
 
 def split_fact(fact: Fact) -> list[Fact]:
-    """Two halves that together say the same."""
+    """Two halves that together say the same; none of a fact that cannot be divided."""
     if isinstance(fact, Stored) and len(fact.messages) > 1:
         half = len(fact.messages) // 2
         return [
@@ -394,9 +410,7 @@ def split_fact(fact: Fact) -> list[Fact]:
             Locked(fact.entity_id, fact.subqueue, grant, numbers[:half]),
             Locked(fact.entity_id, fact.subqueue, grant + half, numbers[half:]),
         ]
-    if isinstance(fact, Together):
-        raise StorageError("what must be written together is larger than a segment of the log")
-    raise StorageError("a single message is larger than a segment of the log")
+    return []
 
 
 # --- opening ----------------------------------------------------------------------------------

@@ -177,10 +177,10 @@ class BrokerHarness:
         description: QueueDescription,
         rule: RuleDescription | None = None,
     ) -> Queue:
-        self._ask(CreateEntities([NewEntity(kind, name, description, rule)]))
+        self.ask(CreateEntities([NewEntity(kind, name, description, rule)]))
         return self.store.entities[self.store.names[name.lower()]]
 
-    def _ask(self, command: Command) -> None:
+    def ask(self, command: Command) -> None:
         """Have something done; whoever looks at the replies did not ask for it."""
         asked = _Asked()
         command.context = (asked, None)
@@ -210,10 +210,10 @@ class BrokerHarness:
         return self.create("subscription", path, described, rule or default_rule())
 
     def update(self, queue: Queue, description: QueueDescription) -> None:
-        self._ask(UpdateEntities([queue.entity_id], description))
+        self.ask(UpdateEntities([queue.entity_id], description))
 
     def delete(self, queue: Queue) -> None:
-        self._ask(DeleteEntities([queue.entity_id]))
+        self.ask(DeleteEntities([queue.entity_id]))
 
     def submit(self, *commands: Command) -> None:
         self.broker.submit(list(commands))

@@ -157,6 +157,33 @@ def test_credit_is_never_exceeded_and_a_full_connection_gets_nothing() -> None:
     assert len(sink.bodies) == 17
 
 
+def test_who_has_taken_its_credit_back_or_left_is_in_nobodys_way() -> None:
+    bench = BrokerHarness()
+    queue = bench.create_queue()
+    bench.send(queue, b"one", b"two", b"three")
+    bench.run()
+    receivers = [bench.receiver(queue) for _ in range(6)]
+    for receiver, sink in receivers:
+        sink.is_full = True
+        bench.broker.set_credit(receiver, 1, drain=False)
+    bench.run()
+    for _, sink in receivers:
+        sink.is_full = False
+    for receiver, _ in receivers[:3]:
+        bench.broker.set_credit(receiver, 0, drain=False)
+    receivers[3][0].close()
+    bench.run()
+    assert [len(sink.bodies) for _, sink in receivers] == [0, 0, 0, 0, 1, 1]
+    receiver, sink = receivers[0]
+    bench.broker.set_credit(receiver, 5, drain=True)
+    bench.run()
+    assert (len(sink.bodies), sink.drained_count) == (1, 1)
+    bench.broker.set_credit(receiver, 1, drain=False)
+    bench.send(queue, b"four")
+    bench.run()
+    assert len(sink.bodies) == 2
+
+
 def test_a_drain_is_answered_after_everything_there_is() -> None:
     bench = BrokerHarness()
     queue = bench.create_queue()

@@ -4,12 +4,15 @@ import asyncio
 
 import pytest
 
+from tests.unit.broker.harness import SimSink
 from twinbus.broker.broker import LIGHT_WORK_MAX
 from twinbus.broker.shell import BrokerShell
-from twinbus.entities.commands import Reply, Send
+from twinbus.entities.commands import PEEK_LOCK, Reply, Send
 from twinbus.entities.descriptions import QueueDescription
-from twinbus.entities.message import NEVER_MS, NewMessage
-from twinbus.errors import LogPoisoned
+from twinbus.entities.facts import MAIN
+from twinbus.entities.message import NEVER_MS, Message, NewMessage
+from twinbus.errors import LogPoisoned, StorageError
+from twinbus.limits import REPLY_STALLED_MS
 from twinbus.storage.store import Store
 from twinbus.testing.clock import SimClock
 from twinbus.testing.disk import SimDisk
@@ -95,3 +98,81 @@ async def test_no_answer_before_it_is_one(writes_inline: bool, count: int) -> No
     assert answers.count == 0
     await answers.shell.close()
     assert len(answers.replies) == 2 * count
+
+
+class Watched:
+    """A shell with one queue, and how often its store was given up."""
+
+    def __init__(self) -> None:
+        self.clock = SimClock()
+        self.store = Store.open(SimDisk(), self.clock.now(), 7, SEGMENT_SIZE)
+        self.failures: list[BaseException] = []
+        self.replies: list[Reply] = []
+        self.shell = BrokerShell(self.store, self.clock, self.replies.extend, self.failures.append)
+        self.entity_id = self.store.create_entity("queue", "q", QueueDescription()).entity_id
+
+    async def send(self, body: bytes = b"body") -> None:
+        self.shell.broker.submit([Send(self.entity_id, [NewMessage(body, NEVER_MS)])])
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+@pytest.mark.asyncio
+async def test_a_store_that_cannot_do_what_was_decided_is_given_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nobody would be answered again, and the log would fill with the same lines."""
+    watched = Watched()
+    queue = watched.store.entities[watched.entity_id]
+    queue.send([NewMessage(bytes(SEGMENT_SIZE))], watched.clock.now())  # past everybody who refuses
+    for _ in range(3):
+        await watched.send()
+    assert [type(failure) for failure in watched.failures] == [StorageError]
+    assert "must be written together" in watched.shell.trouble()
+    assert watched.replies == []
+    levels = [record.levelname for record in caplog.records if record.name == "twinbus.broker"]
+    assert levels == ["ERROR", "CRITICAL"]
+    await watched.shell.close()
+
+
+@pytest.mark.asyncio
+async def test_one_turn_that_fails_is_taken_again() -> None:
+    """A link that cannot take a delivery must not cost everybody else the store."""
+    watched = Watched()
+    broker = watched.shell.broker
+
+    class Broken(SimSink):
+        def deliver(self, messages: list[Message], bodies: list[bytes], until_ms: int) -> None:
+            super().deliver(messages, bodies, until_ms)
+            if len(self.messages) == 1:
+                raise RuntimeError("this message cannot be shown")
+
+    sink = Broken()
+    receiver = broker.open_receiver(watched.entity_id, MAIN, PEEK_LOCK, sink)
+    broker.set_credit(receiver, 10, drain=False)
+    for _ in range(3):
+        await watched.send()
+    await watched.shell.close()
+    assert len(watched.replies) == len(sink.messages) == 3
+    assert watched.failures == []
+
+
+@pytest.mark.asyncio
+async def test_a_reply_that_waits_for_what_nobody_writes_is_noticed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    watched = Watched()
+    await watched.send()
+    broker = watched.shell.broker
+    broker._wait(broker._position() + 15, Reply(Send(watched.entity_id, []), None, None))
+    assert watched.shell.trouble() == ""
+    watched.clock.advance(REPLY_STALLED_MS - 1)
+    assert watched.shell.trouble() == ""
+    for _ in range(2):
+        watched.clock.advance(1)
+        assert "not being written" in watched.shell.trouble()
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    await watched.send()  # the next one sees what is wrong
+    assert [str(failure) for failure in watched.failures] == [watched.shell.trouble()]
+    assert "fact of the future" in watched.shell.trouble()
+    await watched.shell.close()

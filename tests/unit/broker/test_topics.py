@@ -518,3 +518,36 @@ def test_copies_that_cannot_be_written_at_once_are_refused() -> None:
         topic.send([new(bytes(1_000_000))], bench.clock.now())
     assert topic.last_sequence_number == 0
     assert not bench.store.facts
+
+
+def test_that_a_rule_exists_is_told_only_when_it_is_durable() -> None:
+    """Who is told so goes on as if he had made it; a crash must not undo it."""
+    bench = BrokerHarness()
+    number = bench.create_subscription(bench.create_topic(), "all").entity_id
+    first, second = (
+        AddRule(number, by_subject("a", "mine")),
+        AddRule(number, by_subject("b", "MINE")),
+    )
+    listed = ListRules(number, 0, 9)
+    bench.submit(first, second, listed)
+    commit = bench.turn()
+    assert commit is not None
+    waiting = (first, second, listed)
+    assert [bench.reply_to(each) for each in waiting] == [None, None, None]
+    bench.write(commit)
+    replies = [bench.reply_to(each) for each in waiting]
+    assert [None if each is None else type(each.error) for each in replies] == [
+        type(None),
+        EntityAlreadyExists,
+        type(None),
+    ]
+    removed, missing = RemoveRule(number, "mine"), RemoveRule(number, "mine")
+    bench.submit(removed, missing)
+    assert bench.reply_to(missing) is None
+    bench.run()
+    reply = bench.reply_to(missing)
+    assert reply is not None
+    assert isinstance(reply.error, EntityNotFound)
+    again = RemoveRule(number, "mine")
+    bench.submit(again)
+    assert bench.reply_to(again) is not None, "nothing is on its way: the answer comes at once"

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from tests.unit.broker.harness import BrokerHarness, SimSink
+from twinbus.amqp.codec import encode_value
 from twinbus.amqp.message_id import MessageIds
 from twinbus.amqp.plain import data_section, encode_message
 from twinbus.broker.transactions import Transaction, Transactions
@@ -13,17 +14,19 @@ from twinbus.entities.commands import (
     COMPLETE,
     DEAD_LETTER,
     DEFER,
+    PEEK_LOCK,
     RELEASE,
     CancelScheduled,
     Lock,
     Peek,
+    ReceiveDeferred,
     RenewLocks,
     Send,
     Settle,
 )
 from twinbus.entities.descriptions import SEND_DISABLED, QueueDescription, TopicDescription
 from twinbus.entities.facts import MAIN
-from twinbus.entities.message import NEVER_MS, NewMessage
+from twinbus.entities.message import NEVER_MS, NewMessage, Overlay
 from twinbus.entities.queue import Queue
 from twinbus.entities.rule_descriptions import ActionDescription, RuleDescription, default_rule
 from twinbus.entities.sessions import SessionQueue
@@ -182,7 +185,7 @@ def test_commit_is_refused_when_an_entity_has_gone(scene: Scene) -> None:
     transaction = scene.declare()
     scene.send(transaction, scene.orders, b"one")
     scene.send(transaction, scene.invoices, b"two")
-    scene.harness.store.delete_entity(scene.invoices.entity_id)
+    scene.harness.store.delete_entities([scene.invoices.entity_id])
     assert isinstance(scene.commit(transaction), TransactionRolledBack)
     assert scene.count(scene.orders) == 0
 
@@ -487,12 +490,36 @@ def test_copies_of_a_topic_must_fit_into_the_frame(scene: Scene) -> None:
     for number in range(5):
         scene.harness.create_subscription(topic, f"s{number}", rule=rule)
     transaction = scene.declare()
-    scene.transactions.add(transaction, Send(topic.entity_id, [stored(b"x" * 50_000)]))
+    with pytest.raises(QuotaExceeded, match="can be written at once"):
+        scene.transactions.add(transaction, Send(topic.entity_id, [stored(b"x" * 50_000)]))
+    for _ in range(2):  # each of them would fit
+        scene.transactions.add(transaction, Send(topic.entity_id, [stored(b"x" * 20_000)]))
     scene.send(transaction, scene.orders, b"never")
     refusal = scene.commit(transaction)
     assert isinstance(refusal, TransactionRolledBack)
-    assert "too much for one commit" in str(refusal)
+    assert "can be written at once" in str(refusal)
     assert scene.count(scene.orders) == 0
+
+
+def test_what_settled_messages_carry_must_fit_into_the_frame(scene: Scene) -> None:
+    """Dead-lettering writes the properties again that an earlier abandon has set."""
+    harness, orders = scene.harness, scene.orders
+    sink = scene.received(orders, *(b"m" for _ in range(12)))
+    note = Overlay(properties=encode_value({"note": "x" * 20_000}))
+    harness.submit(Settle(orders.entity_id, MAIN, sink.locks, DEFER, note))
+    harness.run()
+    numbers = [number for number, _ in sink.locks]
+    harness.submit(again := ReceiveDeferred(orders.entity_id, MAIN, numbers, PEEK_LOCK))
+    harness.run()
+    reply = harness.reply_to(again)
+    assert reply is not None and isinstance(reply.result, list)
+    locks = [(each.message.sequence_number, each.message.grant) for each in reply.result]
+    transaction = scene.declare()
+    scene.settle(transaction, orders, locks, DEAD_LETTER)
+    refusal = scene.commit(transaction)
+    assert isinstance(refusal, TransactionRolledBack)
+    assert "can be written at once" in str(refusal)
+    assert orders.counts().dead_letter == 0
 
 
 def stored(body: bytes) -> NewMessage:

@@ -29,6 +29,9 @@ class Wire:
     def set_write_buffer_limits(self, high: int) -> None:
         assert high > 0
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def writelines(self, frames: list[bytes]) -> None:
         self.frames += frames
 

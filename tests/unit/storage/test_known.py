@@ -8,7 +8,7 @@ from twinbus.entities.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from twinbus.entities.facts import EntityCreated, EntityDeleted, Fact, IdsSeen, Together
+from twinbus.entities.facts import EntityCreated, EntityDeleted, Fact, IdsSeen
 from twinbus.entities.rules import (
     SQL,
     FilterDescription,
@@ -68,17 +68,18 @@ def test_a_subscription_belongs_to_its_topic_and_a_rule_to_its_subscription() ->
 def test_deleting_a_topic_takes_everything_along_in_one_step() -> None:
     scene = Scene(SimDisk())
     topic, subscription_id, rule = make_family(scene.store)
+    family = list(scene.store.facts)
     other = scene.store.create_entity("topic", "Other", TopicDescription())
     scene.commit()
-    scene.store.delete_entity(topic.entity_id)
-    (fact,) = scene.store.facts
-    assert isinstance(fact, Together)
-    assert {each.entity_id for each in fact.facts} == {
-        topic.entity_id,
-        subscription_id,
-        rule.rule_id,
-    }
-    assert all(isinstance(each, EntityDeleted) for each in fact.facts)
+    scene.store.delete_entities([topic.entity_id])
+    first, *others = scene.store.facts
+    assert first.entity_id == topic.entity_id
+    assert {each.entity_id for each in others} == {subscription_id, rule.rule_id}
+    assert all(isinstance(each, EntityDeleted) for each in (first, *others))
+    cut_off = Entities()
+    for fact in (*family, first):
+        cut_off.replay(fact, scene.now)
+    assert not (cut_off.names or cut_off.rules or cut_off.by_id)
     scene.commit()
     for store in (scene.store, scene.reopened().store):
         assert sorted(store.names) == ["orders", "other"]
@@ -89,7 +90,7 @@ def test_deleting_a_topic_takes_everything_along_in_one_step() -> None:
 def test_deleting_a_subscription_leaves_its_topic() -> None:
     scene = Scene(SimDisk())
     _, subscription_id, _ = make_family(scene.store)
-    scene.store.delete_entity(subscription_id)
+    scene.store.delete_entities([subscription_id])
     scene.commit()
     for store in (scene.store, scene.reopened().store):
         found = topic_of(store)
@@ -181,7 +182,7 @@ def test_facts_may_come_twice() -> None:
     store = scene.store
     for _ in range(2):
         topic, _, _ = make_family(store)
-        store.delete_entity(topic.entity_id)
+        store.delete_entities([topic.entity_id])
     make_family(store)
     facts = list(store.facts)
     for start in range(len(facts)):

@@ -77,7 +77,7 @@ def test_entities_survive_with_their_names_and_descriptions() -> None:
     invoices = store.create_entity("queue", "Invoices", QueueDescription(max_delivery_count=3))
     gone = store.create_entity("queue", "gone", QueueDescription())
     store.update_entity(scene.queue.entity_id, QueueDescription(max_delivery_count=7))
-    store.delete_entity(gone.entity_id)
+    store.delete_entities([gone.entity_id])
     scene.commit()
     found = scene.reopened().store
     assert found.names == {"orders": scene.queue.entity_id, "invoices": invoices.entity_id}
@@ -284,7 +284,7 @@ def test_a_fact_larger_than_a_segment_is_split_and_counts_once() -> None:
 def test_a_message_larger_than_a_segment_is_a_bug_that_shows() -> None:
     scene = Scene(SimDisk())
     scene.queue.send([NewMessage(bytes(20_000))], scene.now)
-    with pytest.raises(StorageError, match="larger than a segment"):
+    with pytest.raises(StorageError, match="a segment of the log holds"):
         scene.store.begin_commit()
 
 

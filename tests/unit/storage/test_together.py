@@ -102,6 +102,18 @@ def test_a_group_larger_than_a_segment_is_a_bug_that_shows() -> None:
     assert {message.position for message in scene.queue._main.table.run_from(0, 100)} == {0}
 
 
+def frame_sizes(store: Store) -> list[int]:
+    """Commit everything; how large each frame was."""
+    sizes = []
+    while store.facts:
+        commit = store.begin_commit()
+        assert commit is not None
+        commit.write()
+        store.finish_commit(commit)
+        sizes.append(commit.size)
+    return sizes
+
+
 def test_the_largest_transaction_has_room_in_a_real_segment() -> None:
     now = Now(0, 0)
     store = Store.open(SimDisk(), now, SALT)
@@ -112,15 +124,22 @@ def test_the_largest_transaction_has_room_in_a_real_segment() -> None:
         queue.send([NewMessage(body)], now)
     gather(store.facts, mark)
     queue.send([NewMessage(b"after it")], now)
-    sizes = []
-    while store.facts:
-        commit = store.begin_commit()
-        assert commit is not None
-        commit.write()
-        store.finish_commit(commit)
-        sizes.append(commit.size)
+    sizes = frame_sizes(store)
     assert len(sizes) == 3, "what may be divided keeps to frames of the usual size"
     assert sizes[1] > COMMIT_SIZE_BYTES_MAX
+
+
+def test_copies_that_carry_much_share_a_large_frame() -> None:
+    """A message that was forwarded brings along what was noted on it, to every subscription."""
+    now = Now(0, 0)
+    store = Store.open(SimDisk(), now, SALT)
+    topic = make_topic(store, 300)
+    message = NewMessage(b"body")
+    message.overlay = Overlay(properties=bytes(65_000), hop_count=1)
+    topic.send([message], now)
+    assert isinstance(store.facts[-1], FannedOut)
+    sizes = frame_sizes(store)
+    assert COMMIT_SIZE_BYTES_MAX < sizes[-1] < store.together_size_max
 
 
 def test_an_empty_group_is_a_fact_of_no_bytes() -> None:
