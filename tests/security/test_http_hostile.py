@@ -109,9 +109,10 @@ def test_ten_megabytes_of_body_declared_and_sent(server: ServerProcess) -> None:
 
 
 def test_ten_megabytes_of_body_in_chunks(server: ServerProcess) -> None:
-    head = b"PUT /q HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
-    chunk = b"10000\r\n" + bytes(65_536) + b"\r\n"
-    assert status_of(exchange(server, head + chunk * 160 + b"0\r\n\r\n")) == 413
+    chunks = (b"10000\r\n" + bytes(65_536) + b"\r\n") * 160 + b"0\r\n\r\n"
+    for key, status in ((b"", 401), (b"Authorization: %s\r\n" % token(server), 413)):
+        head = b"PUT /q HTTP/1.1\r\nHost: h\r\n%sTransfer-Encoding: chunked\r\n\r\n"
+        assert status_of(exchange(server, head % key + chunks)) == status
 
 
 def test_header_injection_by_path_and_query(server: ServerProcess) -> None:

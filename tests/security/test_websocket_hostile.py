@@ -5,13 +5,13 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Self
 
 import pytest
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
 
+from tests.security.memory import memory_bytes
 from twinbus.certificates import ca_certificate
 from twinbus.limits import OUTPUT_BUFFER_BYTES_MAX
 from twinbus.testing.server import ServerProcess
@@ -208,8 +208,3 @@ def test_damaged_frames(server: ServerProcess) -> None:
             peer.sock.sendall(data)
             peer.sock.shutdown(socket.SHUT_WR)
             peer.end()
-
-
-def memory_bytes(server: ServerProcess) -> int:
-    status = Path(f"/proc/{server.pid}/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if "VmRSS" in line) * 1024

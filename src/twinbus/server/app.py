@@ -12,12 +12,14 @@ import logging
 import signal
 import ssl
 import sys
+from asyncio import sslproto
 from collections.abc import Callable, Coroutine
 from typing import Final
 
 from twinbus import PRODUCT_NAME, __version__
 from twinbus.amqp.composites import AmqpError
 from twinbus.amqp.connection import ConnectionSettings
+from twinbus.amqp.places import ServerPlaces
 from twinbus.amqp.types import Symbol
 from twinbus.certificates import server_context
 from twinbus.clock import Clock, SystemClock
@@ -27,6 +29,7 @@ from twinbus.gateway.auth import AuthorizationRule, Authorizer
 from twinbus.gateway.faults import Fault
 from twinbus.gateway.namespace import Namespace
 from twinbus.gateway.namespaces import Namespaces, WebTokens
+from twinbus.limits import TLS_BUFFER_BYTES
 from twinbus.server.atom import AtomRouter
 from twinbus.server.bus import Bus
 from twinbus.server.client_certificates import ClientCertificates
@@ -44,6 +47,7 @@ from twinbus.server.namespace_requests import NamespaceRequests
 from twinbus.server.observation import Observation
 from twinbus.server.rest import RestRouter
 from twinbus.server.router import Router
+from twinbus.server.strangers import Strangers
 from twinbus.server.websocket import WebSocket
 from twinbus.telemetry.telemetry import Telemetry
 
@@ -74,6 +78,7 @@ class Server:
         self._endpoints: set[AmqpEndpoint] = set()
         self._http: set[HttpProtocol] = set()
         self._collector: Collector | None = None
+        self._places = ServerPlaces()
 
     async def run(self, ready: Callable[[int], None]) -> int:
         """Serve until `stop`; `ready` gets the port.  Returns the exit code."""
@@ -94,6 +99,7 @@ class Server:
         reports = observation.reports(bus.maker, namespaces, bus.faults.faults.all, access)
         page = observation.page(bus.maker, namespaces, bus.faults.acting, bus.metering.read, access)
         router = Router(
+            access,
             RestRouter(access, self._clock),
             AtomRouter(access, self._clock, bus.faults.faults),
             reports,
@@ -210,6 +216,7 @@ class Server:
         )
         mechanisms = SASL_MECHANISMS + (("EXTERNAL",) if config.tls.client_ca else ())
         metrics = namespaces.default.gateway.metrics
+        strangers = Strangers()
 
         def amqp(left: Callable[[], None]) -> AmqpEndpoint:
             def lost(endpoint: AmqpEndpoint) -> None:
@@ -224,8 +231,9 @@ class Server:
                 properties=PRODUCT,
                 sasl_mechanisms=mechanisms,
                 require_sasl=True,
+                places=self._places,
             )
-            endpoint = AmqpEndpoint(namespaces, certificates, settings, deadlines, lost)
+            endpoint = AmqpEndpoint(namespaces, certificates, settings, deadlines, lost, strangers)
             self._endpoints.add(endpoint)
             metrics.connections_opened += 1
             return endpoint
@@ -239,7 +247,7 @@ class Server:
                 self._http.discard(protocol)
                 return WebSocket(amqp(left))
 
-            protocol = HttpProtocol(router, self._clock, lost, upgrade)
+            protocol = HttpProtocol(router, self._clock, lost, upgrade, strangers)
             self._http.add(protocol)
             return protocol
 
@@ -261,6 +269,7 @@ async def run_server(
 ) -> int:
     """Run a server until SIGTERM or SIGINT; `ready` gets the port it listens on."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
     server = Server(config, SystemClock(), telemetry)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -47,7 +47,7 @@ from twinbus.server.entity_documents import (
     topic_entry,
 )
 from twinbus.server.http import Request, Response, error_response
-from twinbus.server.http_access import HttpAccess
+from twinbus.server.http_access import Claim, HttpAccess
 from twinbus.server.list_filters import read_filter
 from twinbus.server.rule_documents import DEFAULT_RULE, RULE, read_rule, rule_entry
 from twinbus.server.xml_reader import whole_number
@@ -82,6 +82,9 @@ class AtomRouter:
         self._access = access
         self._clock = clock
         self._faults = faults
+
+    def claim(self, request: Request) -> Claim | None:
+        return Claim(MANAGE, "/".join(request.segments()))
 
     async def answer(self, request: Request) -> Response:
         path = "/".join(request.segments())
@@ -228,7 +231,8 @@ class _Call:
             return Response(200, b"")
         if self._request.method != "PUT":
             return self._entry(200, self._written(await namespace.get_entity(name)))
-        # A missing entity matters more than a bad document.
+        # A missing entity matters more than a bad document; one that is being made is not missing.
+        await namespace.settled(name)
         current = namespace.find_entity(name).description if self._is_update() else None
         content = read_content(self._request.body, (QUEUE, TOPIC))
         reader = DescriptionReader(self._version, self._now_utc_ms, current)
@@ -254,6 +258,7 @@ class _Call:
         if self._request.method != "PUT":
             return self._entry(200, self._written(await namespace.get_subscription(topic, name)))
         self.quota = _TOO_MANY_SUBSCRIPTIONS
+        await namespace.settled(subscription_path(topic, name))
         namespace.find_topic(topic)
         current = None
         if self._is_update():
@@ -279,6 +284,7 @@ class _Call:
         if self._request.method != "PUT":
             view = await namespace.get_rule(topic, subscription, name)
             return self._entry(200, self._written(view, topic, subscription))
+        await namespace.settled(subscription_path(topic, subscription))
         namespace.find_subscription(topic, subscription)
         is_update = self._is_update()
         if is_update:

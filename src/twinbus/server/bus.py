@@ -76,7 +76,8 @@ class Bus:
         paths = list(config.store_paths)
         if config.is_in_process:
             self.runner = LocalBroker(paths[0], config.segment_size_bytes, clock, on_failure)
-            self.health = LocalHealth(self.runner.links, paths, self.usage)
+            runner = self.runner
+            self.health = LocalHealth(runner.links[0], paths[0], runner.trouble, self.usage)
             effects, broker_count = self.runner.effects, 0
         else:
             self.runner = self.health = effects = Brokers(config, clock, telemetry)

@@ -36,12 +36,18 @@ from twinbus.amqp.sasl import split_plain
 from twinbus.amqp.states import OPENED, SERVER
 from twinbus.entities.commands import Command
 from twinbus.entities.sessions import SessionLock
-from twinbus.errors import LinkStolen, ServiceError, Unauthorized
+from twinbus.errors import LinkStolen, QuotaExceeded, ServiceError, Unauthorized
 from twinbus.gateway.auth import Grant
+from twinbus.gateway.claims import Claims
 from twinbus.gateway.namespace import Namespace
 from twinbus.gateway.namespaces import Namespaces
 from twinbus.gateway.transactions import GatewayTransactions
-from twinbus.limits import OUTPUT_BUFFER_BYTES_MAX, PENDING_BYTES_MAX
+from twinbus.limits import (
+    CONNECTION_UNSETTLED_MAX,
+    OUTPUT_BUFFER_BYTES_MAX,
+    PENDING_BYTES_MAX,
+    STRANGER_BYTES_MAX,
+)
 from twinbus.server.attach import attach_link
 from twinbus.server.client_certificates import ClientCertificates, asked_host
 from twinbus.server.deadlines import Deadlines, IdleWatch
@@ -49,11 +55,13 @@ from twinbus.server.outcomes import amqp_error
 from twinbus.server.receiving import ReceivingLink
 from twinbus.server.requests import ResponseLink
 from twinbus.server.sending import SendingLink, take_deliveries
+from twinbus.server.strangers import Share, Strangers
 
 log = logging.getLogger("twinbus.server")
 
 TICK_INTERVAL_S: Final = 1.0
 LAST_WORDS_S: Final = 2.0  # how long what was written may take to go out after the end
+STRANGER_TRANSACTION_BYTES: Final = 1_024  # what a stranger's counts for, about what it takes
 
 
 class LinkContext(Protocol):
@@ -75,6 +83,7 @@ class AmqpEndpoint(asyncio.Protocol):
         settings: ConnectionSettings,
         deadlines: Deadlines,
         on_lost: "Callable[[AmqpEndpoint], None]",
+        strangers: Strangers | None = None,
     ) -> None:
         self.namespaces = namespaces
         self.namespace: Namespace = namespaces.default  # until it is settled which one
@@ -82,11 +91,12 @@ class AmqpEndpoint(asyncio.Protocol):
         self._client_certificates = client_certificates
         self._on_lost = on_lost
         self.connection = Connection(SERVER, settings)
-        self.grants: list[Grant] = []
+        self._claims = Claims()
+        self._attach_bytes = 0  # what brought a stranger's links: names and all
+        self._share = Share(strangers or Strangers())
         # Of the sessions that links of this connection hold, by entity and session id.  A lock is
         # renewed in place when its broker is replaced by another.
         self.session_locks: dict[tuple[int, str], SessionLock] = {}
-        self._checked: list[Grant] = self.grants  # links were last compared with these
         self.message_ids = MessageIds(secrets.randbits(64))
         default = namespaces.default
         self._gateway = default.gateway  # all namespaces have the same
@@ -134,6 +144,40 @@ class AmqpEndpoint(asyncio.Protocol):
         self._arm_ticker()
 
     def data_received(self, data: bytes) -> None:
+        if self.connection.places.is_known:
+            self._receive(data)
+        else:
+            self._receive_from_stranger(data)
+
+    def _receive_from_stranger(self, data: bytes) -> None:
+        """In small pieces: after each it is looked at what we have to keep."""
+        for at in range(0, len(data), STRANGER_BYTES_MAX):
+            piece = data[at : at + STRANGER_BYTES_MAX]
+            link_count = len(self._links)
+            self._receive(piece)
+            if len(self._links) > link_count:
+                self._attach_bytes += len(piece)
+            if self.connection.places.is_known:
+                self._share.release()
+                if rest := data[at + len(piece) :]:
+                    self._receive(rest)
+                return
+            kept = self._kept_bytes()
+            if kept > STRANGER_BYTES_MAX or not self._share.hold(kept):
+                reason = "There is no room for more without a token; put one on $cbs first."
+                self.close(AmqpError("amqp:resource-limit-exceeded", reason))
+                return
+
+    def _kept_bytes(self) -> int:
+        """What a stranger makes us keep beside its sessions and links, which have places."""
+        kept = self.connection.kept_bytes + self._attach_bytes
+        kept += self.transactions.open_count * STRANGER_TRANSACTION_BYTES
+        for link in self._links:
+            if isinstance(link.context, ResponseLink):
+                kept += link.context.waiting_bytes
+        return kept if self._transport is None else kept + self._transport.get_write_buffer_size()
+
+    def _receive(self, data: bytes) -> None:
         self._dispatch_all(self.connection.receive_data(data))
         if self._unflushed:
             self._flush_links()
@@ -157,11 +201,18 @@ class AmqpEndpoint(asyncio.Protocol):
         """Receivers must wait: the socket takes no more, or this turn has gathered its share."""
         if self._blocked:
             return True
-        self._held_back = self.connection.output_size >= OUTPUT_BUFFER_BYTES_MAX
+        connection = self.connection
+        self._held_back = (
+            connection.output_size >= OUTPUT_BUFFER_BYTES_MAX
+            or connection.unsettled_count >= CONNECTION_UNSETTLED_MAX
+        )
         return self._held_back
 
     def _wake_receivers(self) -> None:
-        self._held_back = False
+        # While too much is unsettled, nobody is asked in vain.
+        self._held_back = self.connection.unsettled_count >= CONNECTION_UNSETTLED_MAX
+        if self._held_back:
+            return
         for link in self._links:
             if isinstance(link.context, ReceivingLink):
                 link.context.writable()
@@ -171,8 +222,10 @@ class AmqpEndpoint(asyncio.Protocol):
         if self._ticker is not None:
             self._ticker.cancel()
         self._transport = None
+        self._share.release()
         for link in list(self._links):
             self._forget(link)
+        self.connection.places.close()
         self._on_lost(self)
 
     # -- events ----------------------------------------------------------------------------------
@@ -209,8 +262,9 @@ class AmqpEndpoint(asyncio.Protocol):
             event.session.context = {}  # its request/response nodes, by address
         elif isinstance(event, SessionEnded):
             self.flush_commands()  # as with a detach: what came before it counts
-            for link in [link for link in self._links if link.session is event.session]:
+            for link in event.session.links.values():
                 self._forget(link)
+            event.session.links = {}  # the session itself stays until the client ends it too
         elif isinstance(event, DeliveryTooLarge):
             context = event.link.context
             if isinstance(context, SendingLink):
@@ -244,14 +298,14 @@ class AmqpEndpoint(asyncio.Protocol):
             raise Unauthorized("The PLAIN response is malformed.")
         namespace, grant = self.namespaces.check_plain(*pair, self._hostname(event.hostname))
         self._settle_namespace(namespace)
-        self.grants.append(grant)
+        self._claim(grant)
 
     def _claim_by_certificate(self, event: SaslInitReceived) -> None:
         assert self._transport is not None
         grant = self._client_certificates.grant(self._transport.get_extra_info("peercert"))
         named = self.namespaces.by_host(self._hostname(event.hostname))
         self._settle_namespace(named or self.namespaces.default)
-        self.grants.append(grant)
+        self._claim(grant)
 
     def _about(self, entity: str = "") -> dict[str, object]:
         """For the log: whom a line is about."""
@@ -298,12 +352,15 @@ class AmqpEndpoint(asyncio.Protocol):
         except ServiceError as error:
             log.info("link refused: %s", error, extra=self._about())
             link.refuse(amqp_error(error))
+            link.forget_terms()
             return
         log.debug("link attached", extra=self._about(context.path))
         link.context = context
         link.lingers = True
         self._links.add(link)
         self._names[link.name, link.role] = link
+        if link.answered:
+            link.forget_terms()
         if isinstance(link, EgressLink) and isinstance(context, ReceivingLink | ResponseLink):
             context.credit_changed()
 
@@ -329,7 +386,7 @@ class AmqpEndpoint(asyncio.Protocol):
 
     # -- claims ----------------------------------------------------------------------------------
 
-    def put_token(self, token: str, audience: str) -> Grant:
+    def put_token(self, token: str, audience: str) -> None:
         """Judge a token, which may settle for which namespace this connection is."""
         hostname = self.namespace.name if self._is_settled else None
         try:
@@ -338,12 +395,22 @@ class AmqpEndpoint(asyncio.Protocol):
         except Unauthorized as error:
             log.info("token refused: %s", error, extra=self._about())
             raise
-        return grant
+        self._claim(grant)
+
+    def _claim(self, grant: Grant) -> None:
+        places = self.connection.places
+        places.know()
+        is_new = grant.scope not in self._claims
+        refusal = places.refusal() if is_new else ""
+        if refusal:
+            raise QuotaExceeded(f"No more tokens: {refusal}.")
+        self._claims.put(grant)
+        if is_new:
+            places.take()
 
     def allowed(self, right: str, path: str) -> bool:
-        now_s = self.now_s()
         stands = self.namespace.authorizer.stands
-        return any(grant.allows(right, path, now_s) and stands(grant) for grant in self.grants)
+        return self._claims.allow(right, path, self.now_s(), stands)
 
     def require(self, right: str, path: str) -> None:
         if not self.allowed(right, path):
@@ -369,19 +436,13 @@ class AmqpEndpoint(asyncio.Protocol):
             log.info(reason, extra=self._about())
             self._close_transport()
             return
-        if not self.grants and age_s > self._deadlines.cbs_s:
+        if not self.connection.places.is_known and age_s > self._deadlines.cbs_s:
             self.close(AmqpError("amqp:connection:forced", "No token was put on $cbs in time."))
             return
         self._dispatch_all(self.connection.tick(self.mono_ms()))
         self.transactions.tick()
         self._end_what_idles()
-        now_s = self.now_s()
-        stands = self.namespace.authorizer.stands
-        # Thousands of links are not asked every second for what only changes with the grants.
-        if self.grants is not self._checked or any(
-            now_s >= grant.expires_s or not stands(grant) for grant in self.grants
-        ):
-            self._checked = self.grants
+        if self._claims.have_shrunk(self.now_s(), self.namespace.authorizer.stands):
             self._detach_unclaimed()
         self.flush()
 
@@ -406,6 +467,8 @@ class AmqpEndpoint(asyncio.Protocol):
             if not self._is_claimed(cast(LinkContext, link.context)):
                 error = "The token of this link has expired, or its rule is not there any more."
                 self.detach(link, Unauthorized(error))
+        for _ in range(self._claims.drop_expired(self.now_s())):
+            self.connection.places.give()
 
     def _is_claimed(self, context: LinkContext) -> bool:
         if context.right and not self.allowed(context.right, context.path):

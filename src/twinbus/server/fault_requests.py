@@ -23,7 +23,7 @@ from twinbus.gateway.faults import Fault, Wanted
 from twinbus.gateway.namespace import Namespace
 from twinbus.server.fault_effects import ActingFaults
 from twinbus.server.http import Request, Response
-from twinbus.server.http_access import HttpAccess
+from twinbus.server.http_access import Claim, HttpAccess
 
 FAULTS: Final = "$faults"
 BODY_BYTES_MAX: Final = 4_096
@@ -55,6 +55,9 @@ class FaultRouter:
         self._access = access
         self._faults = faults
         self._first = first  # the namespace that may hurt what all of them share
+
+    def claim(self, request: Request) -> Claim | None:
+        return Claim(MANAGE, "")
 
     async def answer(self, request: Request) -> Response:
         try:

@@ -5,6 +5,11 @@ keep more of a peer than one request head, one body and one read of what comes a
 is how a peer that hangs up while its request is answered gets noticed.  Whatever a peer sends ends
 in an answer or a closed connection, never in an exception.
 
+A body is kept only if the head shows that it may come: the router is asked before `100 Continue`
+and before any byte of it.  One that may not is answered at once, and what still comes of it is read
+and forgotten, never taken for a request.  Until a token has been good for something, the peer is a
+stranger, who has little room, and all strangers have their room together (strangers.py).
+
 An answer may also go on: a stream of pieces, each whole by itself, for as long as there are any.  A
 peer that reads slowly misses some of them, and one that does not read at all is dropped.
 
@@ -26,20 +31,25 @@ from xml.sax.saxutils import escape
 import h11
 
 from twinbus.clock import Clock
-from twinbus.errors import ServerBusy, ServiceError, Unavailable
+from twinbus.errors import ServerBusy, ServiceError, Unauthorized, Unavailable
 from twinbus.limits import (
     HTTP_BODY_BYTES_MAX,
     HTTP_HEAD_BYTES_MAX,
     HTTP_IDLE_DURATION_S_MAX,
     HTTP_REQUEST_DURATION_S_MAX,
+    STRANGER_BYTES_MAX,
     STREAM_STALL_S_MAX,
     THROTTLE_ADVICE_S,
 )
 from twinbus.server.lines import Line
+from twinbus.server.strangers import Share, Strangers
 
 # A refused peer may still be sending.  Closing at once would reset the connection and take our
 # answer with it, so for this long we read and forget.
 LINGER_DURATION_S: Final = 2.0
+
+# Unsent bytes at which a peer gets no more answers before it has read these.
+OUTPUT_BYTES_HIGH: Final = 16_384
 
 QUERY_FIELDS_MAX: Final = 32
 
@@ -52,10 +62,10 @@ log = logging.getLogger("twinbus.server")
 
 
 class Request:
-    """One request, whole."""
+    """One request: its head, and then its body, if that was let in."""
 
     __slots__ = (
-        "body",
+        "_body",
         "headers",
         "method",
         "named_headers",
@@ -73,7 +83,7 @@ class Request:
         path: str,
         query: dict[str, str],
         headers: dict[str, str],
-        body: bytes,
+        body: bytes | None,
         named_headers: tuple[tuple[str, str], ...] = (),
         scheme: str = "http",
     ) -> None:
@@ -81,7 +91,7 @@ class Request:
         self.path = path  # still percent-encoded, begins with "/"
         self.query = query
         self.headers = headers  # names in lower case
-        self.body = body
+        self._body = body  # None: it is not all there, or was not let in
         self.named_headers = named_headers  # names as the peer wrote them
         self.scheme = scheme
         self.peer = ""  # the address it came from, where that is known
@@ -90,6 +100,17 @@ class Request:
         self.when_gone: Callable[[], None] | None = None
         # To be told the namespace as soon as a token has said it; raises if that is cut off.
         self.when_settled: Callable[[str], None] | None = None
+
+    @property
+    def body(self) -> bytes:
+        """All of it.  Nobody may take a body that was not let in for an empty one."""
+        if self._body is None:
+            raise Unauthorized("The body was not read: the head did not show that it may come.")
+        return self._body
+
+    def bring(self, body: bytes) -> None:
+        """The body has come."""
+        self._body = body
 
     def segments(self) -> list[str]:
         """The path in pieces, each decoded on its own, so that `%2F` does not divide."""
@@ -125,6 +146,10 @@ class Response:
 class Router(Protocol):
     """What answers requests.  A ServiceError is an answer too."""
 
+    def body_max(self, request: Request) -> int:
+        """How many bytes of its body a request may bring, by its head; 0: it is not waited for."""
+        ...
+
     async def answer(self, request: Request) -> Response: ...
 
 
@@ -159,16 +184,22 @@ class HttpProtocol(asyncio.Protocol):
         clock: Clock,
         when_lost: Callable[[], None] | None = None,
         upgrade: Callable[[], asyncio.Protocol] | None = None,
+        strangers: Strangers | None = None,
     ) -> None:
         self._router = router
         self._clock = clock
         self._when_lost = when_lost
         self._upgrade = upgrade  # makes what takes over after a 101
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HTTP_HEAD_BYTES_MAX)
+        self._share = Share(strangers or Strangers())
+        self._http = _new_connection()
         self._transport: asyncio.Transport | None = None
-        self._head: h11.Request | None = None
+        self._request: Request | None = None  # from its head to its answer
+        self._asks_for_head = False  # and wants no body in the answer
+        self._head_size = 0
         self._body = bytearray()
-        self._request: Request | None = None
+        self._body_max = 0
+        self._drops = False  # what comes of the body is forgotten
+        self._is_last = False  # what comes behind the request in hand is not looked at
         self._answering: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._between_requests = False
@@ -182,18 +213,24 @@ class HttpProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        transport.set_write_buffer_limits(high=OUTPUT_BYTES_HIGH)
         self._arm(HTTP_REQUEST_DURATION_S_MAX)
 
     def data_received(self, data: bytes) -> None:
-        if self._lingers or self._transport is None:
+        if self._lingers or self._transport is None or self._transport.is_closing():
             return
         if self._between_requests:
             self._between_requests = False
             self._arm(HTTP_REQUEST_DURATION_S_MAX)
-        self._http.receive_data(data)
-        if self._answering is not None:
-            self._transport.pause_reading()
-        self._advance()
+        at = 0
+        while at < len(data) and self._has_room():
+            # Of a stranger little is looked at before it is known what may follow.
+            end = len(data) if self.settled_namespace else at + STRANGER_BYTES_MAX
+            self._feed(data[at:end])
+            at = end
+        if at < len(data) and not self._lingers:
+            self._is_last = True
+        self._count_kept()
 
     def eof_received(self) -> bool:
         """A peer may close its half and still wait for the answer; TLS cannot."""
@@ -207,6 +244,7 @@ class HttpProtocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         # A running answer goes on: what it creates or deletes must not stop half-way.
         self._transport = None
+        self._share.release()
         self._disarm()
         self._tell_that_peer_is_gone()
         if self._when_lost is not None:
@@ -217,7 +255,11 @@ class HttpProtocol(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._output_is_full = False
-        if self._answering is None and not self._lingers and self._transport is not None:
+        if self._lingers or self._transport is None:
+            return
+        if self._drops:
+            self._transport.resume_reading()
+        elif self._answering is None:
             self._await_request()
 
     # -- what the listener calls -------------------------------------------------------------
@@ -231,9 +273,28 @@ class HttpProtocol(asyncio.Protocol):
 
     # -- reading -----------------------------------------------------------------------------
 
+    def _has_room(self) -> bool:
+        """May more be looked at?  What waits for its turn may be one read, of a stranger less."""
+        if self._lingers or self._is_last:
+            return False
+        return not (self._waits() and self.settled_namespace is None and self._has_unread())
+
+    def _waits(self) -> bool:
+        """Is what comes now for later?"""
+        return self._output_is_full or (self._answering is not None and not self._drops)
+
+    def _has_unread(self) -> bool:
+        return bool(self._http.trailing_data[0])
+
+    def _feed(self, data: bytes) -> None:
+        self._http.receive_data(data)
+        if self._waits() and self._transport is not None:
+            self._transport.pause_reading()
+        self._advance()
+
     def _advance(self) -> None:
         try:
-            while self._answering is None and not self._lingers and not self._output_is_full:
+            while not self._lingers and (self._drops or not self._waits()):
                 event = self._http.next_event()
                 if event is h11.NEED_DATA or event is h11.PAUSED:
                     return
@@ -242,64 +303,129 @@ class HttpProtocol(asyncio.Protocol):
                     return
                 self._take(event)
         except h11.RemoteProtocolError as error:
-            self._refuse(error.error_status_hint, "The request is not valid HTTP.")
+            if self._answering is None:
+                self._refuse(error.error_status_hint, "The request is not valid HTTP.")
+            else:  # nobody wants this body, but where it ends cannot be found either
+                self._is_last = True
 
     def _take(self, event: object) -> None:
         if isinstance(event, h11.Request):
-            self._head = event
-            self._body.clear()
-            headers = dict(event.headers)
-            if not event.http_version.startswith(b"1."):
-                self._refuse(505, "Only HTTP/1.0 and HTTP/1.1 are spoken here.")
-            elif sum(map(len, headers)) + sum(map(len, headers.values())) > HTTP_HEAD_BYTES_MAX:
-                # h11 looks at the size of a head only while it is incomplete.
-                self._refuse(431, f"A head may have at most {HTTP_HEAD_BYTES_MAX} bytes.")
-            elif b"transfer-encoding" in headers and b"content-length" in headers:
-                # Two lengths: somebody in between may believe the other one (RFC 9112 §6.3).
-                self._refuse(400, "The request has two lengths.")
-            elif int(headers.get(b"content-length", b"0")) > HTTP_BODY_BYTES_MAX:
-                self._refuse_body(event)
-            elif self._http.they_are_waiting_for_100_continue:
-                self._write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])))
+            self._take_head(event)
         elif isinstance(event, h11.Data):
-            if len(self._body) + len(event.data) > HTTP_BODY_BYTES_MAX:
-                assert self._head is not None
-                self._refuse_body(self._head)
-            else:
-                self._body += event.data
+            self._take_part(event.data)
         else:
             assert isinstance(event, h11.EndOfMessage)
-            self._begin_answer()
+            self._take_end()
 
-    def _refuse_body(self, head: h11.Request) -> None:
+    def _take_head(self, head: h11.Request) -> None:
+        headers = dict(head.headers)
+        length = int(headers.get(b"content-length", b"0"))
+        self._asks_for_head = head.method == b"HEAD"
+        self._head_size = sum(map(len, headers)) + sum(map(len, headers.values()))
+        if not head.http_version.startswith(b"1."):
+            self._refuse(505, "Only HTTP/1.0 and HTTP/1.1 are spoken here.")
+        elif self._head_size > HTTP_HEAD_BYTES_MAX:
+            # h11 looks at the size of a head only while it is incomplete.
+            self._refuse(431, f"A head may have at most {HTTP_HEAD_BYTES_MAX} bytes.")
+        elif b"transfer-encoding" in headers and b"content-length" in headers:
+            # Two lengths: somebody in between may believe the other one (RFC 9112 §6.3).
+            self._refuse(400, "The request has two lengths.")
+        elif length > HTTP_BODY_BYTES_MAX:
+            self._refuse_body(head.target.partition(b"?")[0].decode("ascii"))
+        elif (request := self._parse(head)) is None:
+            self._refuse(400, "The request target is not valid.")
+        else:
+            self._request = request
+            if length or b"transfer-encoding" in headers:
+                self._admit(request, length)
+
+    def _parse(self, head: h11.Request) -> Request | None:
+        assert self._transport is not None
+        scheme = "https" if self._transport.get_extra_info("ssl_object") else "http"
+        request = _parse_head(head, scheme)
+        if request is not None:
+            peer = self._transport.get_extra_info("peername")
+            request.peer = str(peer[0]) if isinstance(peer, tuple) else ""
+            request.when_settled = self._settle
+        return request
+
+    def _admit(self, request: Request, length: int) -> None:
+        """Let a body come, or answer without it.  Nothing of it has been looked at."""
+        try:
+            self._body_max = self._router.body_max(request)
+        except Exception:  # answering finds the same, and says so
+            log.exception("a head could not be judged method=%s", request.method)
+            self._body_max = 0
+        if self.settled_namespace is None:
+            self._body_max = min(self._body_max, STRANGER_BYTES_MAX - self._head_size)
+        if self._body_max == 0 or length > self._body_max:
+            self._drop_body()
+        elif self._http.they_are_waiting_for_100_continue:
+            self._write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])))
+
+    def _take_part(self, data: bytes) -> None:
+        if self._drops:
+            return
+        if len(self._body) + len(data) <= self._body_max:
+            self._body += data
+        elif self._body_max < HTTP_BODY_BYTES_MAX:
+            self._drop_body()
+        else:
+            assert self._request is not None
+            self._refuse_body(self._request.path)
+
+    def _take_end(self) -> None:
+        if not self._drops:
+            assert self._request is not None
+            self._request.bring(bytes(self._body))
+            self._body.clear()
+            self._begin_answer()
+            return
+        self._drops = False
+        if self._answering is None:  # it has its answer, which said that it is the last one
+            self._close()
+
+    def _drop_body(self) -> None:
+        """Answer as if all were there.  Whoever needs the body finds that it is not."""
+        self._body.clear()
+        self._drops = True
+        self._begin_answer()
+
+    def _refuse_body(self, path: str) -> None:
         # Service Bus's status for a message that is too large; for other requests HTTP's own.
-        path = head.target.partition(b"?")[0]
-        status = 403 if path.lower().rstrip(b"/").endswith(b"/messages") else 413
+        status = 403 if path.lower().rstrip("/").endswith("/messages") else 413
         self._refuse(status, f"A body may have at most {HTTP_BODY_BYTES_MAX} bytes.")
 
     def _begin_answer(self) -> None:
-        assert self._head is not None
+        assert self._request is not None
         assert self._transport is not None
-        scheme = "https" if self._transport.get_extra_info("ssl_object") else "http"
-        request = _parse_head(self._head, bytes(self._body), scheme)
-        if request is None:
-            self._refuse(400, "The request target is not valid.")
-            return
-        peer = self._transport.get_extra_info("peername")
-        if isinstance(peer, tuple):
-            request.peer = str(peer[0])
-        request.when_settled = self._settle
         self._disarm()
-        self._request = request
-        if self._http.trailing_data[0]:
+        if not self._drops and self._has_unread():
             self._transport.pause_reading()
-        self._answering = asyncio.get_running_loop().create_task(self._answer(request))
+        self._answering = asyncio.get_running_loop().create_task(self._answer(self._request))
+
+    def _count_kept(self) -> None:
+        """Have what a stranger makes us keep counted; too much of all of them is not kept."""
+        if self._transport is None or self._lingers or self.settled_namespace is not None:
+            return
+        kept = len(self._http.trailing_data[0])
+        if self._request is not None:
+            kept += self._head_size + len(self._body)
+        if self._output_is_full:
+            kept += self._transport.get_write_buffer_size()
+        if self._share.hold(kept) or self._answering is not None:
+            return
+        if self._output_is_full:
+            self._transport.abort()  # it does not read what it is told
+        else:
+            self._refuse(503, "Too many requests without a token are under way; try again later.")
 
     # -- answering ---------------------------------------------------------------------------
 
     def _settle(self, namespace: str) -> None:
         """Nothing is done for a namespace that a fault has cut off: the connection is reset."""
         self.settled_namespace = namespace
+        self._share.release()
         if isinstance(self._transport, Line) and not self._transport.settle():
             raise Unavailable("The namespace cannot be contacted.")
 
@@ -325,14 +451,23 @@ class HttpProtocol(asyncio.Protocol):
         if response.status == HTTPStatus.SWITCHING_PROTOCOLS:
             self._switch(response)
             return
-        self._send(response, close=self._ends)
+        waits = self._http.they_are_waiting_for_100_continue
+        self._send(response, close=self._ends or self._drops or self._is_last)
+        if self._is_last or (self._drops and waits):
+            self._linger()  # whether the body will come, nobody knows
+            return
+        if self._drops:
+            self._arm(HTTP_REQUEST_DURATION_S_MAX)
+            self._advance()
+            return
         if self._http.our_state is h11.MUST_CLOSE:
             self._close()
             return
         self._http.start_next_cycle()
-        self._head = None
+        self._asks_for_head = False
         if self._output_is_full:
             self._arm(HTTP_IDLE_DURATION_S_MAX)
+            self._count_kept()
         else:
             self._await_request()
 
@@ -365,9 +500,13 @@ class HttpProtocol(asyncio.Protocol):
         """Give the connection away, with whatever has come behind the request."""
         transport = self._transport
         assert transport is not None
-        if self._upgrade is None or self._ends:
+        if self._upgrade is None or self._ends or self._is_last:
             self._close()
             return
+        if self._drops:
+            self._refuse(400, "A handshake has no body.")
+            return
+        self._share.release()
         head = h11.InformationalResponse(status_code=101, headers=list(response.headers))
         self._write(self._http.send(head))
         self._transport = None  # nothing that happens to it concerns us any more
@@ -387,27 +526,39 @@ class HttpProtocol(asyncio.Protocol):
         """Read on.  The next request may be here already, in whole or in part."""
         assert self._transport is not None
         self._transport.resume_reading()
-        self._between_requests = not self._http.trailing_data[0]
+        self._between_requests = not self._has_unread()
         self._arm(
             HTTP_IDLE_DURATION_S_MAX if self._between_requests else HTTP_REQUEST_DURATION_S_MAX
         )
         self._advance()
+        self._count_kept()
 
     def _refuse(self, status: int, reason: str) -> None:
         """Answer an error to something that never became a request, and hang up."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self._close()
             return
-        self._send(error_response(status, reason), close=True)
+        headers = (("Retry-After", str(THROTTLE_ADVICE_S)),) if status == 503 else ()
+        self._send(error_response(status, reason, headers), close=True)
+        self._linger()
+
+    def _linger(self) -> None:
+        """Nothing more is answered, and nothing is kept."""
         self._lingers = True
+        self._drops = False
+        self._request = None
         self._body.clear()
+        self._http = _new_connection()  # with what it has not looked at
+        self._share.release()
         self._arm(LINGER_DURATION_S)
-        if self._transport is not None and self._transport.can_write_eof():
-            self._transport.write_eof()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
 
     def _send(self, response: Response, *, close: bool) -> None:
         data = self._http.send(self._response_head(response, close=close)) or b""
-        if self._head is None or self._head.method != b"HEAD":
+        if not self._asks_for_head:
             data += self._http.send(h11.Data(data=response.body)) or b""
         data += self._http.send(h11.EndOfMessage()) or b""
         self._write(data)
@@ -452,13 +603,17 @@ class HttpProtocol(asyncio.Protocol):
         self._deadline = None
         if self._transport is None:
             return
-        if self._lingers or self._output_is_full or self._between_requests:
+        if self._lingers or self._output_is_full or self._between_requests or self._drops:
             self._transport.abort()
         else:
             self._refuse(408, "The request did not arrive in time.")
 
 
-def _parse_head(head: h11.Request, body: bytes, scheme: str) -> Request | None:
+def _new_connection() -> h11.Connection:
+    return h11.Connection(h11.SERVER, max_incomplete_event_size=HTTP_HEAD_BYTES_MAX)
+
+
+def _parse_head(head: h11.Request, scheme: str) -> Request | None:
     """A request from what h11 read; None when the target cannot be understood."""
     target = head.target.decode("ascii")  # h11 lets nothing else through
     if not target.startswith("/"):
@@ -477,7 +632,7 @@ def _parse_head(head: h11.Request, body: bytes, scheme: str) -> Request | None:
             query_text, keep_blank_values=True, errors="strict", max_num_fields=QUERY_FIELDS_MAX
         )
         method = head.method.decode("ascii")
-        request = Request(method, path, dict(fields), headers, body, named, scheme)
+        request = Request(method, path, dict(fields), headers, None, named, scheme)
         request.segments()
     except ValueError:  # not UTF-8, or too many fields
         return None

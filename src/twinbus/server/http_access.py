@@ -3,16 +3,18 @@
     Authorization: SharedAccessSignature sr=…&sig=…&se=…&skn=…
     Authorization: Bearer <JSON web token, or such a signature>
 
-Nothing of a request is looked at before this has said yes.
+Nothing of a request is looked at before this has said yes, and nothing of its body is read: each
+route says by the head what a request needs (`Claim`), and that is asked for first.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from twinbus.clock import Clock
-from twinbus.errors import Unauthorized
+from twinbus.errors import ServiceError, Unauthorized
 from twinbus.gateway.namespace import Namespace
 from twinbus.gateway.namespaces import Namespaces
+from twinbus.limits import HTTP_BODY_BYTES_MAX, STRANGER_BYTES_MAX
 from twinbus.server.http import Request
 
 # azure-servicebus 7.15 renews its HTTP token 60 s after it has expired, not before.
@@ -21,12 +23,33 @@ TOKEN_LEEWAY_S: Final = 120
 AUTHORIZATION: Final = "authorization"
 
 
+class Claim(NamedTuple):
+    """What a request needs before anything of its body is kept."""
+
+    right: str
+    path: str  # the entity's; "" for the namespace
+    # The body names the entity.  A token for less than `path` cannot be judged before that is here,
+    # so whoever has one may send a stranger's share of it.
+    is_in_body: bool = False
+
+
 class HttpAccess:
     """Checks every request of the server's port that is not public."""
 
     def __init__(self, namespaces: Namespaces, clock: Clock) -> None:
         self._namespaces = namespaces
         self._clock = clock
+
+    def body_max(self, request: Request, claim: Claim | None) -> int:
+        """How many bytes of its body a request may bring; None claims nothing, so it is 0."""
+        if claim is None:
+            return 0
+        try:
+            self.authorize(request, claim.right, claim.path)
+        except ServiceError:
+            may_try = claim.is_in_body and AUTHORIZATION in request.headers
+            return STRANGER_BYTES_MAX if may_try else 0
+        return HTTP_BODY_BYTES_MAX
 
     def authorize(
         self, request: Request, right: str, path: str, header: str = AUTHORIZATION

@@ -15,10 +15,15 @@ import contextlib
 import logging
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from typing import Final, cast
 
-from twinbus.limits import CONNECTIONS_MAX, TLS_HANDSHAKE_DURATION_S_MAX
+from twinbus.limits import (
+    CONNECTIONS_MAX,
+    TCP_SEGMENT_BYTES_MAX,
+    TLS_HANDSHAKE_DURATION_S_MAX,
+)
 from twinbus.server.lines import Lines, reset
 
 log = logging.getLogger("twinbus.server")
@@ -65,6 +70,8 @@ class Listener:
         listening = socket.socket(family, socket.SOCK_STREAM)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if sys.platform == "linux":  # agreed in TCP's handshake: too late for an accepted one
+                listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, TCP_SEGMENT_BYTES_MAX)
             listening.bind((host, port))
             listening.listen(BACKLOG)
         except OSError:

@@ -15,7 +15,7 @@ from twinbus.gateway.auth import MANAGE
 from twinbus.gateway.namespace import Namespace
 from twinbus.metered import DAY_MS, parse_iso, summed
 from twinbus.server.http import Request, Response
-from twinbus.server.http_access import HttpAccess
+from twinbus.server.http_access import Claim, HttpAccess
 from twinbus.server.metering import Metering
 
 METER: Final = "$meter"
@@ -33,6 +33,9 @@ class MeterRequests:
     def __init__(self, access: HttpAccess, metering: Metering) -> None:
         self._access = access
         self._metering = metering
+
+    def claim(self, request: Request) -> Claim | None:
+        return Claim(MANAGE, "")
 
     async def answer(self, request: Request) -> Response:
         try:

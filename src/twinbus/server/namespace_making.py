@@ -90,16 +90,13 @@ class NamespaceMaker:
     async def _delete(self, namespace: Namespace) -> None:
         self.namespaces.remove(namespace)
         self._leave(namespace)
-        entities = [*namespace.entities("topic"), *namespace.entities("queue")]
-        paths = [namespace.path_of(entity) for entity in entities]
-        # Together, so that the store writes them down together.
-        results = await asyncio.gather(
-            *(namespace.delete_entity(path) for path in paths), return_exceptions=True
-        )
-        for result in results:
-            if isinstance(result, BaseException):
-                self.namespaces.add(namespace)  # what is left of it must not be without an owner
-                raise result
+        try:
+            await namespace.retire()  # a client that is gone may have asked for something before
+            await _delete_entities(namespace)
+        except BaseException:
+            namespace.reinstate()
+            self.namespaces.add(namespace)  # what is left of it must not be without an owner
+            raise
         name = namespace.name.lower()
         await self._store([each for each in self._identities if each.namespace.lower() != name])
 
@@ -113,3 +110,15 @@ class NamespaceMaker:
         """What is there at the next start; written elsewhere, since a disk may take its time."""
         await asyncio.to_thread(store_identity, self._data_dir, *identities)
         self._identities = identities
+
+
+async def _delete_entities(namespace: Namespace) -> None:
+    """Together, so that the store writes them down together."""
+    entities = [*namespace.entities("topic"), *namespace.entities("queue")]
+    paths = [namespace.path_of(entity) for entity in entities]
+    results = await asyncio.gather(
+        *(namespace.delete_entity(path) for path in paths), return_exceptions=True
+    )
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

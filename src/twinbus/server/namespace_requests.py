@@ -16,7 +16,7 @@ from twinbus.emulator_config import parse_emulator_config
 from twinbus.errors import ArgumentInvalid, ConfigError, EntityNotFound, ServiceError, Unauthorized
 from twinbus.gateway.auth import MANAGE
 from twinbus.server.http import Request, Response
-from twinbus.server.http_access import HttpAccess
+from twinbus.server.http_access import Claim, HttpAccess
 from twinbus.server.namespace_making import NamespaceMaker
 
 NAMESPACES: Final = "$namespaces"
@@ -35,6 +35,9 @@ class NamespaceRequests:
     def __init__(self, access: HttpAccess, maker: NamespaceMaker) -> None:
         self._access = access
         self._maker = maker
+
+    def claim(self, request: Request) -> Claim | None:
+        return Claim(MANAGE, "")
 
     async def answer(self, request: Request) -> Response:
         try:

@@ -18,8 +18,10 @@ from typing import Final
 
 from twinbus import page
 from twinbus.errors import ServiceError
+from twinbus.gateway.auth import MANAGE
 from twinbus.limits import PAGE_COUNT_MAX
 from twinbus.server.http import Request, Response
+from twinbus.server.http_access import Claim
 from twinbus.server.page_answers import (
     HEADERS,
     JSON,
@@ -54,6 +56,10 @@ class PageRequests:
         self._state = state
         self._live = live
         self._messages = messages
+
+    def claim(self, request: Request) -> Claim | None:
+        """What changes something says in its body which entity it is about."""
+        return Claim(MANAGE, "", is_in_body=True) if request.method == "POST" else None
 
     async def answer(self, request: Request) -> Response:
         try:

@@ -17,7 +17,7 @@ from twinbus.gateway.auth import SEND
 from twinbus.limits import PAIR_REPORT_BYTES_MAX, PAIR_REPORTS_BYTES_MAX, PAIR_REPORTS_MAX
 from twinbus.metered import iso
 from twinbus.server.http import Request, Response
-from twinbus.server.http_access import HttpAccess
+from twinbus.server.http_access import Claim, HttpAccess
 from twinbus.server.page_answers import HEADERS, json_answer, not_allowed, refusal
 from twinbus.server.page_scope import PageScope
 
@@ -122,6 +122,9 @@ class PairRequests:
         self._access = access
         self._scope = scope
         self._reports = reports
+
+    def claim(self, request: Request) -> Claim | None:
+        return Claim(SEND, "") if request.method == "PUT" else None
 
     async def answer(self, request: Request) -> Response:
         try:

@@ -8,6 +8,7 @@ from typing import Final
 
 from twinbus.server.health import HealthRequests
 from twinbus.server.http import Request, Response
+from twinbus.server.http_access import Claim
 from twinbus.server.metrics_requests import MetricsRequests
 
 _FRONT_PAGE: Final = b"""\
@@ -35,6 +36,9 @@ class Reports:
     def __init__(self, health: HealthRequests, metrics: MetricsRequests) -> None:
         self._health = health
         self._metrics = metrics
+
+    def claim(self, request: Request) -> Claim | None:
+        return None
 
     async def answer(self, request: Request) -> Response:
         if request.path == "/health":

@@ -46,6 +46,7 @@ from twinbus.gateway.meter import measure
 from twinbus.gateway.namespace import Namespace
 from twinbus.limits import HTTP_BODY_BYTES_MAX, REST_WAIT_S_MAX
 from twinbus.server.http import Request, Response, error_response
+from twinbus.server.http_access import Claim
 from twinbus.server.lock_tokens import lock_token, parse_lock_token
 from twinbus.server.rest_messages import (
     BATCH_TYPE,
@@ -59,6 +60,12 @@ from twinbus.server.sending import new_message
 _MESSAGES: Final = "messages"
 _HEAD: Final = "head"
 _XML: Final = "application/xml; charset=utf-8"
+
+# How many segments come behind the entity's path tells what is wanted.
+_SENDS: Final = 1
+_RECEIVES: Final = 2
+_SETTLES: Final = 3
+_RIGHTS: Final = {_SENDS: SEND, _RECEIVES: LISTEN, _SETTLES: LISTEN}
 
 
 class Access(Protocol):
@@ -79,6 +86,17 @@ def is_about_messages(method: str, segments: list[str]) -> bool:
     return len(segments) > 3 and lowered[-3] == _MESSAGES and method in ("POST", "PUT", "DELETE")
 
 
+def _split(segments: list[str]) -> tuple[int, str]:
+    """What a request of the data plane wants, and of which entity."""
+    if segments[-1].lower() == _MESSAGES:
+        what = _SENDS
+    elif segments[-1].lower() == _HEAD and segments[-2].lower() == _MESSAGES:
+        what = _RECEIVES
+    else:
+        what = _SETTLES
+    return what, "/".join(segments[:-what])
+
+
 class RestRouter:
     """Answers the requests that `is_about_messages`."""
 
@@ -95,16 +113,19 @@ class RestRouter:
         except MessageLockLost as error:
             return error_response(404, str(error))
 
+    def claim(self, request: Request) -> Claim | None:
+        what, path = _split(request.segments())
+        return Claim(_RIGHTS[what], parse_address(path).path)
+
     async def _answer(self, request: Request) -> Response:
         segments = request.segments()
-        if segments[-1].lower() == _MESSAGES:
-            place = self._find(request, SEND, segments[:-1])
+        what, path = _split(segments)
+        place = self._find(request, _RIGHTS[what], path)
+        if what == _SENDS:
             answer = self._send(request, place)
-        elif segments[-1].lower() == _HEAD and segments[-2].lower() == _MESSAGES:
-            place = self._find(request, LISTEN, segments[:-2])
+        elif what == _RECEIVES:
             answer = self._receive(request, place)
         else:
-            place = self._find(request, LISTEN, segments[:-3])
             answer = self._settle(request, place, segments[-1])
         try:
             response = await answer
@@ -114,8 +135,8 @@ class RestRouter:
         place.entity.metrics.answered(None)
         return response
 
-    def _find(self, request: Request, right: str, segments: list[str]) -> Place:
-        address = parse_address("/".join(segments))
+    def _find(self, request: Request, right: str, path: str) -> Place:
+        address = parse_address(path)
         namespace = self._access.authorize(request, right, address.path)
         if address.is_management:
             raise EntityNotFound("There are no messages to send or receive at a management node.")

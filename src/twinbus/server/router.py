@@ -9,18 +9,32 @@ GET   /$meter                         what is to be billed (meter_requests.py)
 GET   /$servicebus/websocket          AMQP over WebSockets (websocket.py)
 …     /{entity}/messages…             messages (rest.py)
 …     everything else                 entities (atom.py)
+
+Each says what a request needs before its body is read; where it says nothing, no body is read.
 """
+
+from typing import Protocol
 
 from twinbus.server.fault_requests import is_about_faults
 from twinbus.server.http import Request, Response
-from twinbus.server.http import Router as Answerer
+from twinbus.server.http_access import Claim, HttpAccess
 from twinbus.server.meter_requests import is_about_meter
 from twinbus.server.namespace_requests import is_about_namespaces
 from twinbus.server.page_requests import is_about_page
 from twinbus.server.pair_reports import is_about_pairs
 from twinbus.server.reports import is_about_server
-from twinbus.server.rest import RestRouter, is_about_messages
+from twinbus.server.rest import is_about_messages
 from twinbus.server.websocket import answer_handshake, is_websocket_path
+
+
+class Answerer(Protocol):
+    """Answers some of the requests."""
+
+    def claim(self, request: Request) -> Claim | None:
+        """What a request needs, by its head; None: it has no body, whoever sends it."""
+        ...
+
+    async def answer(self, request: Request) -> Response: ...
 
 
 class Router:
@@ -28,7 +42,8 @@ class Router:
 
     def __init__(
         self,
-        messages: RestRouter,
+        access: HttpAccess,
+        messages: Answerer,
         entities: Answerer,
         reports: Answerer,
         faults: Answerer,
@@ -37,6 +52,7 @@ class Router:
         page: Answerer,
         pairs: Answerer,
     ) -> None:
+        self._access = access
         self._messages = messages
         self._entities = entities
         self._reports = reports
@@ -46,22 +62,31 @@ class Router:
         self._page = page
         self._pairs = pairs
 
+    def body_max(self, request: Request) -> int:
+        found = self._find(request)
+        return 0 if found is None else self._access.body_max(request, found.claim(request))
+
     async def answer(self, request: Request) -> Response:
+        found = self._find(request)
+        return answer_handshake(request) if found is None else await found.answer(request)
+
+    def _find(self, request: Request) -> Answerer | None:
+        """Whom a request is for; None: the opening of a WebSocket."""
         segments = request.segments()
         if is_websocket_path(segments):
-            return answer_handshake(request)
+            return None
         if is_about_page(request, segments):
-            return await self._page.answer(request)
+            return self._page
         if is_about_server(request):
-            return await self._reports.answer(request)
+            return self._reports
         if is_about_faults(segments):
-            return await self._faults.answer(request)
+            return self._faults
         if is_about_pairs(segments):
-            return await self._pairs.answer(request)
+            return self._pairs
         if is_about_meter(segments):
-            return await self._meter.answer(request)
+            return self._meter
         if is_about_namespaces(segments):
-            return await self._namespaces.answer(request)
+            return self._namespaces
         if is_about_messages(request.method, segments):
-            return await self._messages.answer(request)
-        return await self._entities.answer(request)
+            return self._messages
+        return self._entities

@@ -74,16 +74,25 @@ class Client:
         headers: dict[str, str] | None = None,
     ) -> Response:
         """The answer, or the ServiceError that would become one."""
-        sent = {"host": "h:5672", **(headers or {})}
-        if self.token is not None:
-            sent["authorization"] = self.token
-        if update:
-            sent["if-match"] = "*"
-        request = Request(method, path, query or {}, sent, body)
+        sent = {**(headers or {}), **({"if-match": "*"} if update else {})}
+        request = self.request(method, path, body, sent, query)
         answer = asyncio.ensure_future(self.router.answer(request))
         await asyncio.sleep(0)  # up to where it waits for the disk
         self.harness.run()
         return await answer
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: dict[str, str] | None = None,
+        query: dict[str, str] | None = None,
+    ) -> Request:
+        sent = {"host": "h:5672", **(headers or {})}
+        if self.token is not None:
+            sent["authorization"] = self.token
+        return Request(method, path, query or {}, sent, body)
 
     async def refused(
         self, method: str, path: str, body: bytes = b"", *, update: bool = False

@@ -15,8 +15,10 @@ from twinbus.errors import (
     EntityAlreadyExists,
     EntityNotFound,
     NotSupported,
+    OperationTimeout,
     Unauthorized,
 )
+from twinbus.gateway.turns import Turns
 from twinbus.limits import PROFILES, SQL_FILTERS_MAX
 
 pytestmark = pytest.mark.asyncio
@@ -307,3 +309,43 @@ class TestSubCodes:
         assert "SubCode=40501." in refusal[1]
         with pytest.raises(EntityNotFound):
             await client.ask("GET", "/t/subscriptions/s/rules/more")
+
+
+class TestRaces:
+    """Requests about what another one is just making; the disk has not answered that one yet."""
+
+    @pytest.mark.parametrize(
+        ("path", "body", "headers", "status"),
+        [
+            ("/new", TOPIC, {"if-match": "*"}, 200),
+            ("/new/subscriptions/s", SUBSCRIPTION, {}, 201),
+            ("/new/subscriptions/s", SUBSCRIPTION, {"if-match": "*"}, 404),
+            ("/new/subscriptions/s/rules/r", rule(), {}, 404),
+        ],
+    )
+    async def test_a_put_waits_for_the_outcome(
+        self, client: Client, path: str, body: bytes, headers: dict[str, str], status: int
+    ) -> None:
+        first = asyncio.ensure_future(client.router.answer(client.request("PUT", "/new", TOPIC)))
+        await asyncio.sleep(0)
+        request = client.request("PUT", path, body, headers)
+        second = asyncio.ensure_future(client.router.answer(request))
+        await asyncio.sleep(0)
+        assert not first.done()
+        assert not second.done()
+        while not (first.done() and second.done()):
+            client.harness.run()
+            await asyncio.sleep(0)
+        assert first.result().status == 201
+        error = second.exception()
+        assert (second.result().status if error is None else error.http_status) == status  # type: ignore[attr-defined]
+
+    async def test_a_put_that_waited_in_vain_is_told_to_try_again(self, client: Client) -> None:
+        client.harness.maker.turns = Turns(patience_s=0.01)
+        first = asyncio.ensure_future(client.router.answer(client.request("PUT", "/new", TOPIC)))
+        await asyncio.sleep(0)
+        with pytest.raises(OperationTimeout, match="try again") as caught:
+            await client.router.answer(client.request("PUT", "/new", TOPIC))
+        assert caught.value.http_status == 408
+        client.harness.run()
+        assert (await first).status == 201

@@ -156,6 +156,22 @@ async def test_a_target_that_is_nowhere() -> None:
         await Bus().declare(declared(queue=QueueDescription(forward_to="nowhere")))
 
 
+async def test_a_name_of_dots_is_for_what_is_there_already() -> None:
+    bus = Bus()
+    wanted = Declared((("a/../b", QueueDescription(max_delivery_count=3)),))
+    with pytest.raises(ArgumentInvalid, match=r"'a/\.\./b' has the path segment"):
+        await bus.declare(wanted)
+    # The last version would have made it.
+    task = asyncio.ensure_future(
+        bus.harness.maker.create("queue", "shop:a/../b", QueueDescription())
+    )
+    while not task.done():
+        bus.harness.run()
+        await asyncio.sleep(0)
+    await bus.declare(wanted)
+    assert bus.namespace.find_queue("a/../b").description.max_delivery_count == 3
+
+
 async def test_limits_hold_here_too() -> None:
     with pytest.raises(ServiceError, match="'Basic'"):
         await Bus("basic").declare(declared())

@@ -109,7 +109,7 @@ class TestSettings:
             f"<UserMetadata>{'x' * 1025}</UserMetadata>",
             "<ForwardTo>sb://h/%FF</ForwardTo>",
             "<ForwardTo>sb://[/x</ForwardTo>",
-            "<ForwardTo>../x</ForwardTo>",
+            "<ForwardTo>a//x</ForwardTo>",
             "<AutoDeleteOnIdle>PT4M59S</AutoDeleteOnIdle>",
             "<DuplicateDetectionHistoryTimeWindow>P8D</DuplicateDetectionHistoryTimeWindow>",
         ],

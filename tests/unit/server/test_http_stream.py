@@ -22,6 +22,9 @@ class Streaming:
         self.pieces: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.is_closed = False
 
+    def body_max(self, request: Request) -> int:
+        return 0
+
     async def answer(self, request: Request) -> Response:
         request.when_gone = lambda: self.pieces.put_nowait(None)
         response = Response(200, b"", "text/event-stream")

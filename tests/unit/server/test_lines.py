@@ -95,6 +95,9 @@ class Ledger:
     def __init__(self) -> None:
         self.written = 0
 
+    def body_max(self, request: Request) -> int:
+        return 0
+
     async def answer(self, request: Request) -> Response:
         assert request.when_settled is not None
         request.when_settled("second")

@@ -4,6 +4,7 @@ import pytest
 
 from twinbus.errors import Unauthorized
 from twinbus.server.http import Request, Response
+from twinbus.server.http_access import Claim
 from twinbus.server.rest import RestRouter, is_about_messages
 from twinbus.server.router import Router
 
@@ -20,12 +21,20 @@ class Nobody:
         self.asked.append((right, path))
         raise Unauthorized("no")
 
+    def body_max(self, request: Request, claim: Claim | None) -> int:
+        if claim is not None:
+            self.asked.append((claim.right, claim.path))
+        return 0
+
 
 class Others:
     """Answers with its own name."""
 
     def __init__(self, name: bytes) -> None:
         self._name = name
+
+    def claim(self, request: Request) -> Claim | None:
+        return None
 
     async def answer(self, request: Request) -> Response:
         return Response(200, self._name)
@@ -35,7 +44,7 @@ def route(access: Nobody) -> Router:
     messages = RestRouter(access, None)  # type: ignore[arg-type]
     names = (b"entities", b"reports", b"faults", b"meter", b"namespaces", b"page", b"pairs")
     others = [Others(name) for name in names]
-    return Router(messages, *others)
+    return Router(access, messages, *others)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -85,9 +94,11 @@ async def test_access_is_asked_for_first(
 ) -> None:  # M-12
     access = Nobody()
     router = route(access)
+    request = Request(method, path, {}, {}, b"")
+    assert router.body_max(request) == 0
     with pytest.raises(Unauthorized):
-        await router.answer(Request(method, path, {}, {}, b""))
-    assert access.asked == [asked]
+        await router.answer(request)
+    assert access.asked == [asked, asked]
 
 
 async def test_the_rest_goes_elsewhere() -> None:
