@@ -29,7 +29,7 @@ from twinbus.entities.descriptions import (
     SubscriptionDescription,
     TopicDescription,
     parse_duration,
-    validate_name,
+    validate_path,
     validate_subscription_name,
 )
 from twinbus.entities.rules import (
@@ -145,12 +145,12 @@ class _Reader:
 
     def _queue(self, node: Node) -> tuple[str, QueueDescription]:
         members = self._object(node, "a queue", ["Name", "Properties"])
-        name = self._name(members, node, validate_name)
+        name = self._name(members, node, validate_path)
         return name, self._description(members, QueueDescription)
 
     def _topic(self, node: Node) -> TopicConfig:
         members = self._object(node, "a topic", ["Name", "Properties", "Subscriptions"])
-        name = self._name(members, node, validate_name)
+        name = self._name(members, node, validate_path)
         subscriptions: dict[str, SubscriptionConfig] = {}
         for entry in self._optional_list(members, "Subscriptions"):
             found = self._subscription(entry)

@@ -99,7 +99,7 @@ def test_names(admin: ServiceBusAdministrationClient) -> None:
     admin.create_queue("Names/East-1")
     assert admin.get_queue("names/east-1").name == "names/east-1"
     assert "Names/East-1" in [queue.name for queue in admin.list_queues()]
-    for bad in ("a?b", "a#b", "$x", "a b", "x" * 261, "-a", "a//b", "a\\b"):
+    for bad in ("a?b", "a#b", "$x", "a b", "x" * 261, "a//b", "a\\b", ".", "..", "a/./b", "a/../b"):
         with pytest.raises((HttpResponseError, ValueError)):
             admin.create_queue(bad)
     admin.delete_queue("NAMES/EAST-1")

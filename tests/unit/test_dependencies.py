@@ -92,6 +92,7 @@ ASYNCIO_SHELLS = {
     "broker/shell.py",
     "gateway/asking.py",
     "gateway/gate.py",
+    "gateway/turns.py",
     "remote/process.py",
     "remote/worker.py",
 }

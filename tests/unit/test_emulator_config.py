@@ -175,6 +175,14 @@ def test_one_namespace_needs_no_name() -> None:
     assert parse_emulator_config(text, "f") == EmulatorConfig(((None, declared),))
 
 
+def test_names_are_those_of_service_bus() -> None:
+    """Its own emulator wants a letter or a digit at both ends.  Dots alone: see declaring.py."""
+    for name in ("NS/Fault--NS/Message--", "_q", "-q.", "a/../b"):
+        text = f'{{"UserConfig": {{"Namespaces": [{{"Queues": [{{"Name": "{name}"}}]}}]}}}}'
+        declared = Declared(((name, QueueDescription()),))
+        assert parse_emulator_config(text, "f") == EmulatorConfig(((None, declared),))
+
+
 def with_line(line: int, text: str) -> str:
     lines = WHOLE.splitlines()
     lines[line - 1] = text

@@ -160,7 +160,7 @@ class QueueDescription:
             )
         for target in (self.forward_to, self.forward_dead_lettered_messages_to):
             if target is not None:
-                validate_name(target)
+                validate_path(target)
         if len(self.authorization_rules) > SHARED_ACCESS_RULES_MAX:
             raise QuotaExceeded(
                 f"An entity has at most {SHARED_ACCESS_RULES_MAX} authorization rules."
@@ -292,13 +292,32 @@ def _check_range(name: str, value: int, low: int, high: int) -> None:
 
 # --- names ------------------------------------------------------------------------------------
 
-_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._~/-]*[A-Za-z0-9])?")
+# Service Bus looks at each segment of a name, and only at its characters: it may begin and end with
+# any of them.  `$` is for what is the bus's own.
+_NAME: Final = re.compile(r"[A-Za-z0-9._~/-]+")
+# HTTP clients resolve these before they send a request (RFC 3986 §5.2.4), browsers in the form of
+# `%2e` too: who wrote such a name would reach another entity, or none.
+_DOTS: Final = frozenset((".", ".."))
 
 
 def validate_name(name: str) -> None:
-    """Refuse what Service Bus refuses, and paths that address something else.
+    """Refuse what Service Bus refuses as the name of a new entity.
 
     Names differ only if they differ in more than case; whoever keeps them folds with `lower()`.
+    """
+    validate_path(name)
+    for segment in name.split("/"):
+        if segment in _DOTS:
+            raise ArgumentInvalid(
+                f"The entity name '{name[:64]}' has the path segment '{segment}', which HTTP "
+                "clients take for the way to another entity."
+            )
+
+
+def validate_path(name: str) -> None:
+    """Refuse what cannot be an entity's name, and paths that address something else.
+
+    A path of dots passes: earlier versions made entities with such names, which go on working.
     """
     shown = name[:64]
     if not 1 <= len(name) <= ENTITY_NAME_CHARS_MAX:
@@ -308,12 +327,14 @@ def validate_name(name: str) -> None:
         )
     if _NAME.fullmatch(name) is None:
         raise ArgumentInvalid(
-            f"The entity name '{shown}' is not allowed: letters, digits, and inside also . - _ ~ "
-            "and /; it begins and ends with a letter or digit."
+            f"The entity name '{shown}' is not allowed: path segments, with / between them, "
+            "contain only letters, digits, and . - _ ~"
         )
     segments = name.lower().split("/")
     if "" in segments:
-        raise ArgumentInvalid(f"The entity name '{shown}' has an empty path segment.")
+        raise ArgumentInvalid(
+            f"The entity name '{shown}' has an empty path segment: / stands only between two."
+        )
     if "subscriptions" in segments[1:]:
         raise ArgumentInvalid(
             f"The entity name '{shown}' has the segment 'Subscriptions', "

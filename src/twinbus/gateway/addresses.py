@@ -30,7 +30,7 @@ class Address:
 
 def parse_address(text: str) -> Address:
     """Read an address as clients write it: `amqps://host:port/path` or just the path."""
-    path = urlsplit(text).path if "://" in text else text
+    path = _path_of(text) if "://" in text else text
     path = path.strip("/")
     is_management = path.lower().endswith(MANAGEMENT)
     if is_management:
@@ -40,3 +40,11 @@ def parse_address(text: str) -> Address:
         if lowered.endswith(suffix):
             return Address(path[: -len(suffix)], subqueue, is_management, path)
     return Address(path, MAIN, is_management, path)
+
+
+def _path_of(uri: str) -> str:
+    """The path of a URI.  What looks like one and is none is a name, which nothing has."""
+    try:
+        return urlsplit(uri).path
+    except ValueError:
+        return uri

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from twinbus.broker.links import DOWN
 from twinbus.clock import Clock
 from twinbus.entities.commands import GetRuntime, Runtime
-from twinbus.errors import Unavailable
+from twinbus.errors import EntityNotFound, OperationTimeout, Unavailable
 from twinbus.gateway.asking import ask
 from twinbus.gateway.directory import Entity, Part
 from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.idle import IdleEntities, parts_of
 from twinbus.gateway.making import Maker
+from twinbus.gateway.turns import place_of_entity
 
 
 class IdleRounds:
@@ -35,9 +36,14 @@ class IdleRounds:
             runtimes = await self._runtimes(parts_of(entity))
             if directory.by_id.get(entity.entity_id) is not entity:
                 continue  # it has gone meanwhile, or with its topic
+            place = place_of_entity(entity.name)
+            if self._maker.turns.are_taken(place):
+                continue  # who changes it uses it
             if self._idle.is_over(entity, runtimes, self._is_relayed(entity), clock.now()):
-                with contextlib.suppress(Unavailable):  # a store went down: another time
-                    await self._maker.delete(entity)
+                # A store went down, or its topic goes: another time.
+                with contextlib.suppress(Unavailable, OperationTimeout, EntityNotFound):
+                    async with self._maker.turns.change(place):
+                        await self._maker.delete(entity)
                     deleted.append(entity.name)
         return deleted
 

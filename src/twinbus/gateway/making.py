@@ -6,6 +6,8 @@
 
 What a crash leaves between two stores is put right at the next start (catalog.py).  An entity is in
 the directory when all of it is durable, and out of it as soon as it is being removed.
+
+Whoever asks for any of this has the entity's turn (turns.py) until it is done.
 """
 
 import contextlib
@@ -30,6 +32,7 @@ from twinbus.gateway.directory import Entity, Part, plain_id
 from twinbus.gateway.gate import Gate
 from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.placement import store_of_plain, stores_of_partitions
+from twinbus.gateway.turns import Turns
 
 
 class Catalog(Protocol):
@@ -67,7 +70,7 @@ class Maker:
         self._gateway = gateway
         self._directory = gateway.directory
         self._catalog = catalog
-        self._making: set[str] = set()  # names that are about to be somebody's
+        self.turns = Turns()
         self.gate = Gate()
 
     async def create(
@@ -78,21 +81,19 @@ class Maker:
         rule: RuleDescription | None = None,
     ) -> Entity:
         """A new entity; a subscription comes with its first rule."""
-        lowered = name.lower()
         async with self.gate.with_others():
-            if lowered in self._directory.names or lowered in self._making:
+            if self._directory.find(name) is not None:
                 raise EntityAlreadyExists(
                     f"An entity named '{shown_name(name)[:64]}' exists already."
                 )
             stores = self._stores(kind, name, description)
             self._check_up(stores, "Nothing was created")
-            self._making.add(lowered)
-            try:
-                self._catalog.making(kind, name, description.to_json(), stores)
-                parts = await self._create_parts(kind, name, description, rule, stores)
-                self._catalog.there(name, description.to_json(), list(map(_number, parts)))
-            finally:
-                self._making.discard(lowered)
+            self._catalog.making(kind, name, description.to_json(), stores)
+            parts = await self._create_parts(kind, name, description, rule, stores)
+            if kind == "subscription" and self._directory.topic_of(name) is None:
+                self._catalog.removed(name)  # its broker has deleted the idle topic, and this too
+                raise _no_topic(name)
+            self._catalog.there(name, description.to_json(), list(map(_number, parts)))
             return self._directory.add(kind, name, description, parts)
 
     def _stores(self, kind: str, name: str, description: QueueDescription) -> list[int]:
@@ -100,7 +101,7 @@ class Maker:
         if kind == "subscription":
             topic = self._directory.topic_of(name)
             if topic is None:
-                raise EntityNotFound(f"There is no topic for '{shown_name(name)[:64]}'.")
+                raise _no_topic(name)
             return [part.store for part in topic.parts]
         healths = [link.health for link in self._gateway.links]
         if description.enable_partitioning:
@@ -143,8 +144,10 @@ class Maker:
             if is_sure:
                 self._catalog.removed(name)
 
-    async def update(self, entity: Entity, description: QueueDescription) -> None:
+    async def update(self, entity: Entity, description: QueueDescription) -> Entity:
+        """Change the settings of an entity; returns it as it is in the directory then."""
         async with self.gate.with_others():
+            entity = self._there(entity)
             self._check_up([part.store for part in entity.parts], "Nothing was changed")
             before = entity.description
             try:
@@ -156,10 +159,12 @@ class Maker:
             numbers = list(map(_number, entity.parts))
             self._catalog.there(entity.name, description.to_json(), numbers)
             self._directory.describe(entity, description)
+            return entity
 
     async def delete(self, entity: Entity) -> None:
         """The entity goes; a topic with its subscriptions, a subscription with its rules."""
         async with self.gate.with_others():
+            entity = self._there(entity)
             self._check_up([part.store for part in entity.parts], "Nothing was deleted")
             family = [entity, *entity.subscriptions.values()]
             for each in family:
@@ -198,6 +203,16 @@ class Maker:
 
     # -- all stores ------------------------------------------------------------------------------
 
+    def _there(self, entity: Entity) -> Entity:
+        """The entity as it is known now: behind the gate its parts may have got other numbers, and
+        a broker may have deleted it for being idle."""
+        found = self._directory.find(entity.name)
+        if found is None:
+            raise EntityNotFound(
+                f"The messaging entity '{shown_name(entity.name)[:64]}' could not be found."
+            )
+        return found
+
     def _check_up(self, stores: list[int], consequence: str) -> None:
         down = sorted({store for store in stores if self._gateway.links[store].health == DOWN})
         if down:
@@ -225,6 +240,10 @@ def _updated(
         await ask(gateway.links[store], UpdateEntities(entity_ids, description))
 
     return update
+
+
+def _no_topic(name: str) -> EntityNotFound:
+    return EntityNotFound(f"There is no topic for '{shown_name(name)[:64]}'.")
 
 
 def _partition(part: Part) -> int:

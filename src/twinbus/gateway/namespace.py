@@ -1,11 +1,13 @@
 """A namespace: named entities and who may use them.  The façade every server module uses.
 
-Names are case-insensitive.  Creating, changing and deleting an entity completes when it is durable.
+Names are case-insensitive.  Creating, changing and deleting an entity completes when it is durable;
+who asks for the same one meanwhile waits until then (turns.py).
 
 Several namespaces share the stores.  Those beyond the first have a prefix in front of every name in
 them, and nobody outside this module may reach a name by writing the prefix himself.
 """
 
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from twinbus.clock import Clock
@@ -37,6 +39,7 @@ from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.making import Maker
 from twinbus.gateway.meter import EntityMeter, metered_path
 from twinbus.gateway.tiers import check_topics, fit_description
+from twinbus.gateway.turns import place_of
 from twinbus.gateway.views import QueueView, RuleView, SubscriptionView, TopicView
 from twinbus.limits import PROFILE_DEFAULT, Limits
 
@@ -65,6 +68,7 @@ class Namespace:
         self.clock = clock
         self.prefix = prefix
         self.limits = limits
+        self._is_retired = False
 
     # -- finding ---------------------------------------------------------------------------------
 
@@ -132,12 +136,13 @@ class Namespace:
         return (await self._queue_views([await self._create("queue", name, description)]))[0]
 
     async def update_queue(self, name: str, description: QueueDescription) -> QueueView:
-        queue = self.find_queue(name)
-        await self._update(queue, description)
+        async with self._turn(name):
+            queue = await self._update(self.find_queue(name), description)
         return (await self._queue_views([queue]))[0]
 
     async def delete_queue(self, name: str) -> None:
-        await self._maker.delete(self.find_queue(name))
+        async with self._turn(name):
+            await self._maker.delete(self.find_queue(name))
 
     async def _queue_views(self, entities: list[Entity]) -> list[QueueView]:
         return [QueueView(*each, self.prefix) for each in await self._seen(entities)]
@@ -162,13 +167,14 @@ class Namespace:
         return (await self._topic_views([await self._create("topic", name, description)]))[0]
 
     async def update_topic(self, name: str, description: TopicDescription) -> TopicView:
-        topic = self.find_topic(name)
-        await self._update(topic, description)
+        async with self._turn(name):
+            topic = await self._update(self.find_topic(name), description)
         return (await self._topic_views([topic]))[0]
 
     async def delete_topic(self, name: str) -> None:
         """The topic goes with its subscriptions and everything in them."""
-        await self._maker.delete(self.find_topic(name))
+        async with self._turn(name):
+            await self._maker.delete(self.find_topic(name))
 
     async def _topic_views(self, entities: list[Entity]) -> list[TopicView]:
         return [TopicView(*each, self.prefix) for each in await self._seen(entities)]
@@ -192,29 +198,33 @@ class Namespace:
     ) -> SubscriptionView:
         """Without a rule of the caller's, `$Default` lets every message in."""
         validate_subscription_name(name)
-        parent = self.find_topic(topic)
-        path = subscription_path(self.path_of(parent), name)
-        self._check_free(path)
-        most = self.limits.subscriptions_max
-        if len(parent.subscriptions) >= most:
-            raise QuotaExceeded(f"A topic has at most {most} subscriptions.")
-        description = fit_description(self.limits, self.name, description)
-        self._check_description(path, description)
-        now_ms = self.clock.now().utc_ms
-        described = description.stamped(now_ms, now_ms)
-        rule = (default_rule or default_rule_description()).stamped(now_ms)
-        made = await self._maker.create("subscription", self.prefix + path, described, rule)
+        async with self._turn(subscription_path(topic, name)):
+            self._check_not_retired()
+            parent = self.find_topic(topic)
+            path = subscription_path(self.path_of(parent), name)
+            self._check_free(path)
+            most = self.limits.subscriptions_max
+            if len(parent.subscriptions) >= most:
+                raise QuotaExceeded(f"A topic has at most {most} subscriptions.")
+            description = fit_description(self.limits, self.name, description)
+            self._check_description(path, description)
+            now_ms = self.clock.now().utc_ms
+            described = description.stamped(now_ms, now_ms)
+            rule = (default_rule or default_rule_description()).stamped(now_ms)
+            made = await self._maker.create("subscription", self.prefix + path, described, rule)
         return (await self._subscription_views([made]))[0]
 
     async def update_subscription(
         self, topic: str, name: str, description: SubscriptionDescription
     ) -> SubscriptionView:
-        subscription = self.find_subscription(topic, name)
-        await self._update(subscription, description)
+        async with self._turn(subscription_path(topic, name)):
+            subscription = self.find_subscription(topic, name)
+            subscription = await self._update(subscription, description)
         return (await self._subscription_views([subscription]))[0]
 
     async def delete_subscription(self, topic: str, name: str) -> None:
-        await self._maker.delete(self.find_subscription(topic, name))
+        async with self._turn(subscription_path(topic, name)):
+            await self._maker.delete(self.find_subscription(topic, name))
 
     async def _subscription_views(self, entities: list[Entity]) -> list[SubscriptionView]:
         return [SubscriptionView(*each, self.prefix) for each in await self._seen(entities)]
@@ -239,21 +249,24 @@ class Namespace:
     async def create_rule(
         self, topic: str, subscription: str, description: RuleDescription
     ) -> RuleView:
-        entity = self.find_subscription(topic, subscription)
-        await ask(self.gateway, AddRule(entity.entity_id, description))
-        return await self.get_rule(topic, subscription, description.name)
+        async with self._turn(subscription_path(topic, subscription), description.name):
+            entity = self.find_subscription(topic, subscription)
+            await ask(self.gateway, AddRule(entity.entity_id, description))
+            return await self.get_rule(topic, subscription, description.name)
 
     async def update_rule(
         self, topic: str, subscription: str, description: RuleDescription
     ) -> RuleView:
         """Put a rule in the place of the one with its name, in one step."""
-        entity = self.find_subscription(topic, subscription)
-        await ask(self.gateway, ReplaceRule(entity.entity_id, description))
-        return await self.get_rule(topic, subscription, description.name)
+        async with self._turn(subscription_path(topic, subscription), description.name):
+            entity = self.find_subscription(topic, subscription)
+            await ask(self.gateway, ReplaceRule(entity.entity_id, description))
+            return await self.get_rule(topic, subscription, description.name)
 
     async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
-        entity = self.find_subscription(topic, subscription)
-        await ask(self.gateway, RemoveRule(entity.entity_id, name))
+        async with self._turn(subscription_path(topic, subscription), name):
+            entity = self.find_subscription(topic, subscription)
+            await ask(self.gateway, RemoveRule(entity.entity_id, name))
 
     # -- any kind --------------------------------------------------------------------------------
 
@@ -268,27 +281,52 @@ class Namespace:
 
     async def delete_entity(self, name: str) -> None:
         """Whatever has this name goes."""
-        await self._maker.delete(self.find_entity(name))
+        async with self._turn(name):
+            await self._maker.delete(self.find_entity(name))
+
+    async def retire(self) -> None:
+        """From now on nothing new is made here; come back when nothing is under way any more."""
+        self._is_retired = True
+        async with self._maker.turns.change((self.prefix,)):
+            pass
+
+    def reinstate(self) -> None:
+        """It goes on after all."""
+        self._is_retired = False
+
+    def _check_not_retired(self) -> None:
+        if self._is_retired:
+            raise EntityNotFound(f"The namespace {self.name} is being deleted.")
+
+    async def settled(self, path: str) -> None:
+        """Wait until nobody makes, changes or deletes the entity of this path, or its topic."""
+        await self._maker.turns.settled(place_of(self.prefix, path))
+
+    def _turn(self, path: str, *rule: str) -> AbstractAsyncContextManager[None]:
+        """Inside, nobody else changes the entity of this path, or this rule of it."""
+        return self._maker.turns.change(place_of(self.prefix, path, *rule))
 
     async def _create(self, kind: str, name: str, description: QueueDescription) -> Entity:
         validate_name(name)
         if kind == "topic":
             check_topics(self.limits, self.name)
-        self._check_free(name)
-        self._check_room(description)
-        description = fit_description(self.limits, self.name, description)
-        self._check_description(name, description)
-        now_ms = self.clock.now().utc_ms
-        described = description.stamped(now_ms, now_ms)
-        return await self._maker.create(kind, self.prefix + name, described)
+        async with self._turn(name):
+            self._check_not_retired()
+            self._check_free(name)
+            self._check_room(description)
+            description = fit_description(self.limits, self.name, description)
+            self._check_description(name, description)
+            now_ms = self.clock.now().utc_ms
+            described = description.stamped(now_ms, now_ms)
+            return await self._maker.create(kind, self.prefix + name, described)
 
-    async def _update(self, entity: Entity, description: QueueDescription) -> None:
+    async def _update(self, entity: Entity, description: QueueDescription) -> Entity:
         entity.description.check_update(description)
         description = fit_description(self.limits, self.name, description)
         self._check_description(self.path_of(entity), description)
         created_ms = entity.description.created_utc_ms
         described = description.stamped(created_ms, self.clock.now().utc_ms)
-        await self._maker.update(entity, described)
+        return await self._maker.update(entity, described)
 
     def _check_free(self, path: str) -> None:
         if self.gateway.directory.find(self.prefix + path) is not None:

@@ -10,6 +10,7 @@ from twinbus.entities.descriptions import (
     format_duration,
     parse_duration,
     validate_name,
+    validate_subscription_name,
 )
 from twinbus.entities.message import NEVER_MS
 from twinbus.errors import ArgumentInvalid, ArgumentOutOfRange, ServiceError
@@ -123,7 +124,12 @@ def test_update_may_change_what_is_not_fixed() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["q", "Q1", "a-b_c.d~e", "a/b/c", "0", "x" * 260, "subscriptions", "queue.1"]
+    "name",
+    [
+        *("q", "Q1", "a-b_c.d~e", "a/b/c", "0", "x" * 260, "subscriptions", "queue.1"),
+        *("NS/Fault--NS/Message--", "a.", "a-", "a_", "a~", "a./b", "...", "a/.../b", "_", "-"),
+        *("-a", "_a", ".a", "~a", "a/-b", ".well-known/x"),
+    ],
 )
 def test_good_names(name: str) -> None:
     validate_name(name)
@@ -133,13 +139,40 @@ def test_good_names(name: str) -> None:
     "name",
     [
         *("", "x" * 261, "/a", "a/", "a//b", "a@b", "a?b", "a#b", "a*b", "a\\b", "a b", "a\n"),
-        *("$cbs", "a/$management", "a/$DeadLetterQueue", "-a", "a.", "größe", "a\x00b", "a%2fb"),
-        *("a/Subscriptions/b", "a/../b/", "topic/subscriptions"),
+        *("$cbs", "a/$management", "a/$DeadLetterQueue", "größe", "a\x00b", "a%2fb", "a:b", "a\n"),
+        *("a/Subscriptions/b", "a/../b/", "topic/subscriptions", "/", "-/", "/-"),
+        *(".", "..", "./a", "../a", "a/.", "a/..", "a/./b", "a/../b", "a/%2e%2e/b"),
     ],
 )
 def test_bad_names(name: str) -> None:
     with pytest.raises(ServiceError, match="entity name"):
         validate_name(name)
+
+
+def test_a_bad_name_is_told_the_rule() -> None:
+    with pytest.raises(ArgumentInvalid, match=r"contain only letters, digits, and \. - _ ~$"):
+        validate_name("a b")
+    with pytest.raises(ArgumentInvalid, match=r"path segment '\.\.', which HTTP clients"):
+        validate_name("a/../b")
+    with pytest.raises(ArgumentOutOfRange, match="261 characters; allowed are 1 to 260"):
+        validate_name("-" * 261)
+
+
+@pytest.mark.parametrize("name", ["s", "S-", "s_", "s.", "-s", "_s", ".s", "~", "x" * 50])
+def test_good_subscription_names(name: str) -> None:
+    validate_subscription_name(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "$s", "x" * 51])
+def test_bad_subscription_names(name: str) -> None:
+    with pytest.raises(ServiceError, match=r"(entity|subscription) name"):
+        validate_subscription_name(name)
+
+
+def test_what_forwards_to_a_name_of_dots_can_still_be_read() -> None:
+    """An earlier version has made queues with such names, and written who forwards to them."""
+    written = QueueDescription(forward_to="a/../b").to_json()
+    assert QueueDescription.from_json(written).forward_to == "a/../b"
 
 
 @pytest.mark.parametrize(

@@ -269,6 +269,30 @@ def test_names(bench: Bench) -> None:
     assert list(bench.harness.store.names) == ["news"]
 
 
+def test_a_name_of_dots_is_refused_to_the_new_and_kept_by_the_old(bench: Bench) -> None:
+    """The last version took `a/../b`: what it has made goes on working, also after a restart."""
+    harness = bench.harness
+    bench.do(harness.maker.create("queue", "a/../b", QUEUE))
+    bench.do(harness.maker.create("topic", "a/./t", TOPIC))
+    bench = Bench(restarted(harness))
+    namespace = bench.namespace
+    assert [view.name for view in bench.do(namespace.list_queues(0, 9))] == ["a/../b"]
+    bench.do(namespace.update_queue("A/../B", replace(QUEUE, max_delivery_count=3)))
+    bench.do(namespace.create_queue("source", QueueDescription(forward_to="a/../b")))
+    bench.do(namespace.create_subscription("a/./t", "s", SUBSCRIPTION))
+    bench = Bench(restarted(bench.harness))
+    namespace = bench.namespace
+    send(bench.harness, namespace.find_queue("source"), new(b"1"))
+    view = bench.do(namespace.get_queue("a/../b"))
+    assert (view.counts.active, view.description.max_delivery_count) == (1, 3)
+    bench.do(namespace.delete_topic("a/./t"))
+    bench.do(namespace.delete_queue("a/../b"))
+    with pytest.raises(ArgumentInvalid, match=r"path segment '\.\.'"):
+        bench.do(namespace.create_queue("a/../b", QUEUE))
+    with pytest.raises(ArgumentInvalid, match=r"path segment '\.'"):
+        bench.do(namespace.create_topic("a/./t", TOPIC))
+
+
 def test_limits(bench: Bench) -> None:
     namespace = bench.namespace
     limits = namespace.limits
