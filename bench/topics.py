@@ -15,8 +15,8 @@ from pathlib import Path
 
 from bench.brokers import Twinbus
 from bench.queues import WINDOW, processor_s
-from twinbus.amqp.plain import data_section, encode_message
 from twinbus.client.connection import BusConnection
+from twinbus.message.plain import data_section, encode_message
 
 BODY = data_section(bytes(1_024))
 REGION = "region"

@@ -27,7 +27,7 @@ from twinbus.client.faults import FaultClient
 from twinbus.client.http import HttpClient, Unreachable
 from twinbus.entities.partitions import hash_key
 from twinbus.errors import ServiceError
-from twinbus.gateway.placement import stores_of_partitions
+from twinbus.gateway.directory.placement import stores_of_partitions
 from twinbus.testing.checkers import History
 from twinbus.testing.server import ServerProcess
 

@@ -21,7 +21,7 @@ from azure.servicebus.amqp import (
 )
 
 from twinbus.amqp.codec import decode_within
-from twinbus.amqp.sections import (
+from twinbus.message.sections import (
     APPLICATION_PROPERTIES,
     DELIVERY_ANNOTATIONS,
     HEADER,

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from twinbus.broker.links import DOWN, UP
 from twinbus.clock import SystemClock
 from twinbus.config import Identity, NamespaceConfig, RuleConfig, ServerConfig, known_stores
 from twinbus.entities.commands import CreateEntities, Listed, NewEntity, Peek, Send
@@ -22,11 +21,12 @@ from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import NewMessage
 from twinbus.errors import ConfigError, DirectoryInUse, Unavailable
-from twinbus.gateway.asking import ask
-from twinbus.gateway.faults import DiskPlan
+from twinbus.gateway.faults.faults import DiskPlan
+from twinbus.host.brokers.processes import NO_FAULT, Brokers
 from twinbus.limits import BROKER_BEAT_MS
-from twinbus.remote.operations import ANY
-from twinbus.server.brokers import NO_FAULT, Brokers
+from twinbus.links.remote.operations import ANY
+from twinbus.links.request import ask
+from twinbus.links.store_link import DOWN, UP
 from twinbus.telemetry.telemetry import Telemetry
 from twinbus.testing.server import ServerProcess
 
@@ -268,7 +268,7 @@ async def test_everything_ends_and_begins_again(tmp_path: Path) -> None:
 async def test_a_second_server_is_turned_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twinbus.server.brokers.IN_USE_S_MAX", 0.1)
+    monkeypatch.setattr("twinbus.host.brokers.processes.IN_USE_S_MAX", 0.1)
     config = config_of(tmp_path, brokers=2)
     async with running(config) as bus:
         with pytest.raises(DirectoryInUse):

@@ -256,7 +256,7 @@ def test_doctor_has_an_answer(
 OLDER = """
 import twinbus
 twinbus.__version__ = "0.0.1"
-from twinbus.server import management
+from twinbus.server.amqp import management
 del management._OPERATIONS["twinbus:browse"]
 """
 

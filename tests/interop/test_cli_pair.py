@@ -16,7 +16,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from tests.interop.pairs import Servers, run_servers, take, texts
 from twinbus.cli.main import main
-from twinbus.cli.pair import PRIMARY, SECONDARY
+from twinbus.cli.pair.command import PRIMARY, SECONDARY
 from twinbus.pairing.rewriting import rewrite
 
 pytestmark = pytest.mark.feature("pairing.cli")

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
-from tests.unit.server.xml_bodies import document
+from tests.unit.server.http.atom.xml_bodies import document
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.faults import FaultClient
 from twinbus.client.sas import make_sas_token

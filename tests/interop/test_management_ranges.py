@@ -14,7 +14,6 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQ
 
 from tests.interop.outage import KEYS
 from tests.interop.test_sdk_access import LISTENING, ROOT, SENDING, connection_string
-from twinbus.amqp.plain import decode_message
 from twinbus.amqp.types import Array, Int
 from twinbus.client.admin import SUBSCRIPTION, TOPIC
 from twinbus.client.connection import BusConnection
@@ -31,6 +30,7 @@ from twinbus.errors import (
     ServiceError,
     Unauthorized,
 )
+from twinbus.message.plain import decode_message
 from twinbus.testing.server import ServerProcess
 
 END: Final = 1 << 62

@@ -16,7 +16,7 @@ from tests.interop.asking_page import Page
 from tests.interop.pairs import Servers, run_servers, until
 from twinbus import page as files
 from twinbus.client.faults import FaultClient
-from twinbus.server.page_answers import POLICY
+from twinbus.server.http.page.answers import POLICY
 from twinbus.testing.server import ServerProcess
 
 pytestmark = pytest.mark.feature("page.requests")

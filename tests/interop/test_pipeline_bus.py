@@ -19,8 +19,6 @@ from typing import Final
 import pytest
 
 from twinbus.amqp.codec import encode_value
-from twinbus.amqp.message import decode_message
-from twinbus.amqp.plain import Properties, data_section, encode_message
 from twinbus.amqp.types import Int, Symbol, Timestamp
 from twinbus.certificates import ca_certificate
 from twinbus.client.admin import SUBSCRIPTION, TOPIC
@@ -35,6 +33,8 @@ from twinbus.errors import (
     MessageSizeExceeded,
     Unauthorized,
 )
+from twinbus.message.plain import Properties, data_section, encode_message
+from twinbus.message.scan import decode_message
 from twinbus.pipeline.bus import Bus, SendRefused, open_bus
 from twinbus.pipeline.bus import line as line_module
 from twinbus.pipeline.bus.pool import bus_for, forget

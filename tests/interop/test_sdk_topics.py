@@ -40,10 +40,10 @@ from tests.interop.sdk import (
     session_of,
     sync_only,
 )
-from twinbus.amqp.plain import decode_message
 from twinbus.amqp.types import Int
 from twinbus.client.connection import BusConnection
 from twinbus.client.requests import ManagementNode
+from twinbus.message.plain import decode_message
 from twinbus.testing.server import ServerProcess
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

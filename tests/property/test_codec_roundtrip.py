@@ -7,14 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinbus.amqp.codec import decode_value, decode_whole, encode_value, skip_value
-from twinbus.amqp.message import (
-    Properties,
-    data_section,
-    decode_message,
-    encode_delivered,
-    encode_message,
-    scan,
-)
 from twinbus.amqp.types import (
     Array,
     Byte,
@@ -32,6 +24,14 @@ from twinbus.amqp.types import (
     UInt,
     ULong,
     UShort,
+)
+from twinbus.message.scan import (
+    Properties,
+    data_section,
+    decode_message,
+    encode_delivered,
+    encode_message,
+    scan,
 )
 
 ascii_text = st.text(st.characters(max_codepoint=127), max_size=300)

@@ -11,8 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.unit.gateway.partitioned_harness import Asker, Bus, new
-from twinbus.broker.links import DOWN, SLOW, UP
+from tests.unit.gateway.partitions.partitioned_harness import Asker, Bus, new
 from twinbus.entities.commands import (
     ABANDON,
     COMPLETE,
@@ -29,7 +28,8 @@ from twinbus.entities.facts import MAIN
 from twinbus.entities.message import Message
 from twinbus.entities.partitions import hash_key, partition_of
 from twinbus.errors import ServiceError, Unavailable
-from twinbus.gateway.partitioned_receiver import PartitionedReceiver
+from twinbus.gateway.partitions.receiver import PartitionedReceiver
+from twinbus.links.store_link import DOWN, SLOW, UP
 
 STORES = 3
 LOCK_MS = 10_000

@@ -6,21 +6,21 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from twinbus.amqp.codec import encode_symbol, encode_value
-from twinbus.amqp.message import (
+from twinbus.entities.message import NEVER_MS, NewMessage
+from twinbus.errors import RemoteProtocolError, ServiceError
+from twinbus.limits import PING_SIZE_BYTES_MAX, PROPERTY_SIZE_BYTES_MAX
+from twinbus.message.message_id import MessageIds
+from twinbus.message.producer_keys import PRODUCER_KEY
+from twinbus.message.scan import (
     Properties,
     data_section,
     encode_message,
     sequence_section,
     value_section,
 )
-from twinbus.amqp.message_id import MessageIds
-from twinbus.amqp.sections import DELIVERY_ANNOTATIONS, FOOTER, encode_map_section
-from twinbus.entities.message import NEVER_MS, NewMessage
-from twinbus.errors import RemoteProtocolError, ServiceError
-from twinbus.limits import PING_SIZE_BYTES_MAX, PROPERTY_SIZE_BYTES_MAX
-from twinbus.server.plain_sends import PING_TYPE, PlainSends
-from twinbus.server.producer_keys import PRODUCER_KEY
-from twinbus.server.sending import new_message
+from twinbus.message.sections import DELIVERY_ANNOTATIONS, FOOTER, encode_map_section
+from twinbus.message.short_scan import PING_TYPE, PlainSends
+from twinbus.server.amqp.sending import new_message
 
 texts = st.none() | st.text(st.characters(codec="utf-8"), max_size=20)
 ids = texts | st.uuids() | st.binary(max_size=20) | st.sampled_from(["", "i" * 128, "i" * 129])

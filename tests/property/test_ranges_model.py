@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.broker.harness import BrokerHarness
+from tests.unit.broker.test_bulk import asked, chosen
 from tests.unit.broker.test_ranges import fill, numbers, settled, span
-from tests.unit.broker.test_selection import asked, chosen
 from twinbus.entities.commands import Browse, ListNumbers
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTERS
 from twinbus.entities.message import Overlay

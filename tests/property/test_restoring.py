@@ -20,8 +20,14 @@ from hypothesis import strategies as st
 
 from tests.property.test_rewriting import encoded, messages, symbols
 from twinbus.amqp.codec import decode_whole, skip_within
-from twinbus.amqp.sections import DELIVERY_ANNOTATIONS, HEADER, PROPERTIES, Entries, read_sections
 from twinbus.amqp.types import Array
+from twinbus.message.sections import (
+    DELIVERY_ANNOTATIONS,
+    HEADER,
+    PROPERTIES,
+    Entries,
+    read_sections,
+)
 from twinbus.pairing.errors import UnrestorableMessageError
 from twinbus.pairing.rewriting import RESERVED, restore, rewrite
 from twinbus.pipeline.syphon.restoring import RestoredBytes, restore_bytes

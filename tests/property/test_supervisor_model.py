@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from twinbus.gateway.supervisor import (
+from twinbus.host.brokers.supervisor import (
     CLOSED,
     CLOSING,
     OPEN,

@@ -23,7 +23,7 @@ from twinbus.amqp.events import (
     LinkDetached,
 )
 from twinbus.amqp.link import EgressLink, IngressLink, Link
-from twinbus.amqp.plain import Properties, decode_message, encode_message, value_section
+from twinbus.message.plain import Properties, decode_message, encode_message, value_section
 
 WAIT_S = 20.0
 

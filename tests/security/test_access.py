@@ -17,8 +17,8 @@ from proton.utils import BlockingConnection, LinkDetached
 from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.config import Identity, RuleConfig, store_identity
-from twinbus.gateway.auth import LISTEN, MANAGE, SEND
-from twinbus.server.http_access import TOKEN_LEEWAY_S
+from twinbus.gateway.access.shared_access import LISTEN, MANAGE, SEND
+from twinbus.server.http.access import TOKEN_LEEWAY_S
 from twinbus.testing.server import ServerProcess
 
 ROOT = RuleConfig("RootManageSharedAccessKey", "root-secret-1", "root-secret-2")

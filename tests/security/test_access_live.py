@@ -9,11 +9,11 @@ import pytest
 from tests.security.raw_amqp import RawConnection, Refused
 from tests.security.test_access_matrix import ask, entity_document
 from twinbus.amqp.composites import Accepted
-from twinbus.amqp.plain import data_section
 from twinbus.amqp.types import Symbol, UInt
 from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.config import Identity, RuleConfig, store_identity
+from twinbus.message.plain import data_section
 from twinbus.testing.server import ServerProcess
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.feature("access.sas")]

@@ -19,9 +19,9 @@ from twinbus.client.connection_string import ConnectionString
 from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.config import Identity, RuleConfig, store_identity
-from twinbus.gateway.auth import LISTEN, MANAGE, RIGHTS, SEND
-from twinbus.server import management
-from twinbus.server.http_access import TOKEN_LEEWAY_S
+from twinbus.gateway.access.shared_access import LISTEN, MANAGE, RIGHTS, SEND
+from twinbus.server.amqp import management
+from twinbus.server.http.access import TOKEN_LEEWAY_S
 from twinbus.testing.server import ServerProcess
 
 pytestmark = pytest.mark.feature("access.matrix")

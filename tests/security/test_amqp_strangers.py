@@ -15,11 +15,11 @@ from tests.security.memory import PEAK, memory_bytes
 from tests.security.raw_amqp import RawConnection
 from twinbus.amqp.composites import Source, Target
 from twinbus.amqp.link import EgressLink
-from twinbus.amqp.plain import Properties, encode_message, value_section
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.limits import FRAME_SIZE_BYTES_MAX, STRANGER_BYTES_MAX, STRANGERS_BYTES_MAX
+from twinbus.message.plain import Properties, encode_message, value_section
 from twinbus.testing.server import ServerProcess
 
 pytestmark = pytest.mark.asyncio

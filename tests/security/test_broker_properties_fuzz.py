@@ -6,18 +6,18 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinbus.amqp.message_id import MessageIds
-from twinbus.amqp.plain import decode_message
 from twinbus.entities.message import NEVER_MS
 from twinbus.errors import ServiceError
-from twinbus.server.rest_messages import (
+from twinbus.message.message_id import MessageIds
+from twinbus.message.plain import decode_message
+from twinbus.server.amqp.sending import new_message
+from twinbus.server.http.rest.messages import (
     body_of,
     broker_properties,
     property_headers,
     read_batch,
     read_message,
 )
-from twinbus.server.sending import new_message
 
 NOW_MS = 1_800_000_000_000
 IDS = MessageIds(1)

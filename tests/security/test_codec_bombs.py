@@ -11,20 +11,9 @@ from uuid import UUID
 
 import pytest
 
-from twinbus.amqp import message, stored, transfers
+from twinbus.amqp import transfers
 from twinbus.amqp.codec import decode_whole, encode_value, skip_value
 from twinbus.amqp.frames import FrameBuffer, encode_frame
-from twinbus.amqp.message import (
-    Properties,
-    build_batch,
-    data_section,
-    decode_message,
-    encode_delivered,
-    encode_message,
-    scan,
-    split_batch,
-    value_section,
-)
 from twinbus.amqp.performatives import (
     Accepted,
     AmqpError,
@@ -41,6 +30,19 @@ from twinbus.amqp.performatives import (
 from twinbus.amqp.types import Array, Described, Int, Symbol, Timestamp, UInt, ULong
 from twinbus.errors import RemoteProtocolError
 from twinbus.limits import ELEMENTS_MAX, ZERO_WIDTH_ELEMENTS_MAX
+from twinbus.message import scan as scanning
+from twinbus.message import stored
+from twinbus.message.scan import (
+    Properties,
+    build_batch,
+    data_section,
+    decode_message,
+    encode_delivered,
+    encode_message,
+    scan,
+    split_batch,
+    value_section,
+)
 
 MEBIBYTE = 1_048_576
 
@@ -170,8 +172,8 @@ def test_frames_that_announce_too_much_hold_no_memory() -> None:
 def test_tables_of_what_was_seen_stay_small() -> None:
     """A peer that never repeats itself makes us parse, not remember."""
     tables: list[Sized] = [
-        message._headers,
-        message._annotations,
+        scanning._headers,
+        scanning._annotations,
         stored._heads,
         transfers.PLAIN_ENDINGS,
         transfers._disposition_tails,

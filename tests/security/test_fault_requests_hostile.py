@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from twinbus.clock import Now
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.errors import ArgumentInvalid, ServiceError
-from twinbus.gateway.directory import Directory, Entity, Part
-from twinbus.gateway.fault_kinds import KINDS
-from twinbus.gateway.faults import Faults
-from twinbus.server.fault_requests import read_wanted
+from twinbus.gateway.directory.directory import Directory, Entity, Part
+from twinbus.gateway.faults.faults import Faults
+from twinbus.gateway.faults.kinds import KINDS
+from twinbus.server.http.operations.faults import read_wanted
 
 SENTENCE_CHARS_MAX = 400
 NOW = Now(0, 0)

@@ -13,7 +13,7 @@ from twinbus.client.connection_string import ConnectionString
 from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.limits import HTTP_BODY_BYTES_MAX, HTTP_HEAD_BYTES_MAX, HTTP_REQUEST_DURATION_S_MAX
-from twinbus.server.documents import ATOM, SERVICE_BUS
+from twinbus.server.http.atom.feeds import ATOM, SERVICE_BUS
 from twinbus.testing.server import ServerProcess
 
 SOCKET_DURATION_S = 30.0

@@ -18,7 +18,7 @@ from twinbus.client.connection_string import ConnectionString
 from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.limits import HTTP_BODY_BYTES_MAX, STRANGER_BYTES_MAX, STRANGERS_BYTES_MAX
-from twinbus.server.http_access import TOKEN_LEEWAY_S
+from twinbus.server.http.access import TOKEN_LEEWAY_S
 from twinbus.testing.server import ServerProcess
 
 CONNECTIONS = 300

@@ -178,7 +178,7 @@ def test_broker_processes_hide_what_they_are_told(tmp_path: Path) -> None:
     """Nothing that clients say is logged in there; so this says it in their place."""
     import logging
 
-    from twinbus.remote.worker import RecentLog
+    from twinbus.host.brokers.worker import RecentLog
 
     recent = RecentLog()
     recent.secrets.add([ROOT.primary_key])

@@ -17,7 +17,7 @@ from twinbus.errors import ServiceError
 from twinbus.limits import PAIR_REPORT_BYTES_MAX, VIEWERS_MAX
 from twinbus.pairing._posting import Post
 from twinbus.pairing.reporting import Destination
-from twinbus.server.page_messages import read_change
+from twinbus.server.http.page.messages import read_change
 from twinbus.testing.server import ServerProcess
 
 pytestmark = pytest.mark.feature("page.hostile")

@@ -16,10 +16,17 @@ from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.entities.descriptions import QueueDescription, SharedAccessRule
 from twinbus.errors import EntityNotFound, Unauthorized
-from twinbus.gateway.addresses import parse_address
-from twinbus.gateway.auth import LISTEN, MANAGE, RIGHTS, SEND, AuthorizationRule, Authorizer
-from twinbus.gateway.namespace import Namespace
-from twinbus.gateway.namespaces import Namespaces
+from twinbus.gateway.access.shared_access import (
+    LISTEN,
+    MANAGE,
+    RIGHTS,
+    SEND,
+    AuthorizationRule,
+    Authorizer,
+)
+from twinbus.gateway.directory.addresses import parse_address
+from twinbus.gateway.namespaces.namespace import Namespace
+from twinbus.gateway.namespaces.registry import Namespaces
 from twinbus.testing.server import ServerProcess
 
 NOW_S = 1_800_000_000

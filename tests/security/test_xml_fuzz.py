@@ -10,11 +10,11 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from tests.unit.server.atom_harness import Client
-from tests.unit.server.xml_bodies import document
+from tests.unit.server.http.atom.atom_harness import Client
+from tests.unit.server.http.atom.xml_bodies import document
 from twinbus.errors import ServiceError
 from twinbus.limits import HTTP_BODY_BYTES_MAX
-from twinbus.server.http import Response, error_response
+from twinbus.server.http.connection import Response, error_response
 
 pytestmark = pytest.mark.asyncio
 

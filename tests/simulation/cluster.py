@@ -3,9 +3,10 @@
     clients ─▶ Gateway ─▶ RemoteStore ═ Pipe ═ StoreHost ─▶ Broker ─▶ Store ─▶ SimDisk
                   └────── Supervisor ─▶ starts, diagnoses and kills processes, moves stores
 
-Everything between the clients and the disks is the real code; only what `server/brokers.py` and
-`remote/worker.py` do with asyncio is done here by a `Loop` of events.  An event happens at a time
-and, among those of one time, in an order that the seed decides: the same seed gives the same run.
+Everything between the clients and the disks is the real code; only what `host/brokers/processes.py`
+and `host/brokers/worker.py` do with asyncio is done here by a `Loop` of events. An event happens at
+a time and, among those of one time, in an order that the seed decides: the same seed gives the same
+run.
 
 The fault model: a process may end at any disk operation, with or without what it had not synced;
 it may stand still and go on later; frames take their time, but never overtake each other in a pipe;
@@ -17,20 +18,20 @@ from functools import partial
 from typing import Any
 
 from tests.simulation.cluster_processes import BEAT_MS, Call, Loop, SimProcess
-from twinbus.broker.links import DOWN, UP
 from twinbus.entities.commands import Listed, Reply
-from twinbus.gateway import supervisor as states
-from twinbus.gateway.directory import HIDDEN
+from twinbus.gateway.directory.directory import HIDDEN
 from twinbus.gateway.gateway import Gateway
-from twinbus.gateway.gathering import Ticking
-from twinbus.gateway.journal import NORMAL, Journals
-from twinbus.gateway.relay import Relays
-from twinbus.gateway.replies import dispatch_replies
-from twinbus.gateway.supervisor import Close, Diagnose, Kill, Open, Start, Supervisor, Timings
-from twinbus.remote.beats import decode_beat
-from twinbus.remote.operations import BEAT, Operation
-from twinbus.remote.store import RemoteStore, dispatch
-from twinbus.server.message_fields import StoredMessageCodec
+from twinbus.gateway.partitions.fan_out import Ticking
+from twinbus.gateway.transfer.journal import NORMAL, Journals
+from twinbus.gateway.transfer.relay import Relays
+from twinbus.host.brokers import supervisor as states
+from twinbus.host.brokers.supervisor import Close, Diagnose, Kill, Open, Start, Supervisor, Timings
+from twinbus.links.remote.beats import decode_beat
+from twinbus.links.remote.operations import BEAT, Operation
+from twinbus.links.remote.remote_store import RemoteStore, dispatch
+from twinbus.links.replies import dispatch_replies
+from twinbus.links.store_link import DOWN, UP
+from twinbus.message.filter_fields import StoredMessageCodec
 from twinbus.storage.store import Store
 from twinbus.testing.disk import SimDisk
 
@@ -55,7 +56,7 @@ class InOrder(set[Ticking]):
 
 
 class SimGateway:
-    """One life of the gateway: `server/brokers.py` without asyncio."""
+    """One life of the gateway: `host/brokers/processes.py` without asyncio."""
 
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
@@ -120,7 +121,7 @@ class SimGateway:
             self._tick_gateway()
 
     def _tick_gateway(self) -> None:
-        """What `server/bus.py` does several times a second."""
+        """What `host/bus.py` does several times a second."""
         now = self._loop.clock.now()
         self.gateway.tick()
         for store, link in enumerate(self.links):

@@ -11,7 +11,6 @@ from typing import Final
 from tests.simulation.cluster import Cluster, SimGateway
 from tests.simulation.cluster_judge import Copy, Hold, Judge, Place, SessionStates
 from tests.unit.broker.stored_messages import content
-from twinbus.broker.links import Receiving
 from twinbus.entities.commands import (
     ABANDON,
     COMPLETE,
@@ -38,7 +37,8 @@ from twinbus.errors import (
     SessionLockLost,
     Unavailable,
 )
-from twinbus.remote.receivers import RemoteReceiver
+from twinbus.links.remote.receivers import RemoteReceiver
+from twinbus.links.store_link import Receiving
 
 MAY_HAVE_HAPPENED: Final = "may have happened"
 HELD_MAX: Final = 30

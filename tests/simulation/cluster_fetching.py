@@ -5,7 +5,6 @@ from typing import Final
 
 from tests.simulation.cluster_clients import LOCK_MS, PLACES, Receiver, World
 from tests.unit.broker.stored_messages import content
-from twinbus.broker.links import Receiving
 from twinbus.entities.commands import (
     COMPLETE,
     PEEK_LOCK,
@@ -24,6 +23,7 @@ from twinbus.entities.facts import DEAD_LETTER, MAIN
 from twinbus.entities.message import ACTIVE, DEFERRED, Message
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import OperationTimeout, ServiceError
+from twinbus.links.store_link import Receiving
 
 MONTH_MS: Final = 30 * 86_400_000
 PATIENCE_MS: Final = 60_000

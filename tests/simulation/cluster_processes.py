@@ -1,7 +1,7 @@
 """Simulated broker processes: a loop of events, pipes between processes, and what runs in one.
 
-`SimShell` stands for broker/shell.py and `SimProcess` for remote/worker.py, without asyncio; host,
-brokers and stores are the real ones.  What may happen to them is told in cluster.py.
+`SimShell` stands for broker/shell.py and `SimProcess` for host/brokers/worker.py, without asyncio;
+host, brokers and stores are the real ones. What may happen to them is told in cluster.py.
 """
 
 import contextlib
@@ -14,13 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.broker.broker import Broker
+from twinbus.broker.remote.stores import Opened, StoreHost
 from twinbus.entities.commands import Reply
 from twinbus.errors import StorageError
-from twinbus.remote.beats import Beat, StoreBeat, encode_beat
-from twinbus.remote.channel import Channel
-from twinbus.remote.host import Opened, StoreHost
-from twinbus.remote.operations import Operation
-from twinbus.server.message_fields import StoredMessageCodec
+from twinbus.links.remote.beats import Beat, StoreBeat, encode_beat
+from twinbus.links.remote.channel import Channel
+from twinbus.links.remote.operations import Operation
+from twinbus.message.filter_fields import StoredMessageCodec
 from twinbus.storage.store import Commit, Store, Task
 from twinbus.testing.clock import SimClock
 from twinbus.testing.disk import CrashMode, PowerCut
@@ -251,7 +251,7 @@ class SimShell:
 
 
 class SimProcess:
-    """A broker process: `remote/worker.py` without asyncio; the gateway's `Sender` to it."""
+    """A broker process: `host/brokers/worker.py` without asyncio; the gateway's `Sender` to it."""
 
     def __init__(self, cluster: "Cluster", gateway: "SimGateway", index: int) -> None:
         self.cluster = cluster

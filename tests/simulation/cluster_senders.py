@@ -6,11 +6,11 @@ from typing import Final
 from tests.simulation.cluster_clients import Client, World, is_unknown
 from tests.unit.broker.stored_messages import stored
 from twinbus.amqp.codec import encode_string, encode_symbol
-from twinbus.amqp.stored import STORED_HEAD_BYTES, encode_stored
 from twinbus.entities.commands import CancelScheduled, Reply, Send
 from twinbus.entities.message import Mark, NewMessage
 from twinbus.entities.partitions import NUMBERED_RUN, hash_key
 from twinbus.errors import MessageNotFound, QuotaExceeded, Unavailable
+from twinbus.message.stored import STORED_HEAD_BYTES, encode_stored
 
 # Where to send, and where that comes to rest.
 TARGETS: Final = {

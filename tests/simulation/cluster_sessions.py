@@ -10,7 +10,6 @@ from tests.simulation.cluster_clients import (
 )
 from tests.simulation.cluster_judge import SessionStates
 from tests.simulation.cluster_senders import Sender
-from twinbus.broker.links import Accepting
 from twinbus.entities.commands import (
     PEEK_LOCK,
     RECEIVE_AND_DELETE,
@@ -24,6 +23,7 @@ from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTER_QUEUE
 from twinbus.entities.facts import MAIN
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import OperationTimeout, ServiceError, SessionCannotBeLocked, Unavailable
+from twinbus.links.store_link import Accepting
 
 
 class SessionReceiver(Receiver):

@@ -34,7 +34,6 @@ from tests.unit.broker.actions import by_subject, sql
 from tests.unit.broker.harness import BrokerHarness, SimSink
 from tests.unit.broker.stored_messages import content, new
 from twinbus.broker.delivery import Receiver
-from twinbus.broker.links import Receiving
 from twinbus.entities.commands import (
     ABANDON,
     COMPLETE,
@@ -58,6 +57,7 @@ from twinbus.entities.queue import Queue
 from twinbus.entities.topic import Topic
 from twinbus.errors import DiskFull, InvalidOperation
 from twinbus.limits import FORWARD_HOPS_MAX
+from twinbus.links.store_link import Receiving
 from twinbus.storage.store import Commit
 from twinbus.testing.disk import CrashMode, PowerCut
 

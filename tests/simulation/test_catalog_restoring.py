@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.gateway.sim_stores import SimStores, keyed
-from twinbus.broker.links import StoreLink
 from twinbus.entities.catalog_entry import THERE
 from twinbus.entities.commands import AddRule, DeleteEntities, ListRules, RemoveRule, Send
 from twinbus.entities.descriptions import (
@@ -21,11 +20,12 @@ from twinbus.entities.partitions import PARTITION_COUNT, split_partition
 from twinbus.entities.rule_descriptions import TRUE, FilterDescription, RuleDescription
 from twinbus.entities.rules import default_rule
 from twinbus.errors import ServiceError, Unavailable
-from twinbus.gateway.directory import Entity
+from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.gateway import Gateway
-from twinbus.gateway.idle_rounds import IdleRounds
-from twinbus.gateway.making import Maker
-from twinbus.gateway.restoring import restore
+from twinbus.gateway.namespaces.auto_delete_rounds import IdleRounds
+from twinbus.gateway.namespaces.entity_changes import Maker
+from twinbus.gateway.namespaces.reconcile import restore
+from twinbus.links.store_link import StoreLink
 from twinbus.storage.catalog import CatalogFile
 from twinbus.testing import CrashMode, SimDisk
 

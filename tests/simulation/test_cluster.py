@@ -37,9 +37,9 @@ from twinbus.entities.descriptions import (
 )
 from twinbus.entities.partitions import PARTITION_COUNT, partition_name
 from twinbus.entities.rules import default_rule
-from twinbus.gateway.placement import stores_of_partitions
-from twinbus.gateway.supervisor import Timings
-from twinbus.server.message_fields import StoredMessageCodec
+from twinbus.gateway.directory.placement import stores_of_partitions
+from twinbus.host.brokers.supervisor import Timings
+from twinbus.message.filter_fields import StoredMessageCodec
 from twinbus.storage.store import Store
 from twinbus.testing.clock import SimClock
 from twinbus.testing.disk import CrashMode, SimDisk

@@ -39,10 +39,10 @@ MAY_TOUCH_FILES = (
     "config.py",
     "emulator_config.py",
     "certificates.py",
-    "remote/worker.py",  # how much memory it has, from /proc
-    "server/diagnostics.py",  # evidence, and what the kernel says: nothing durable rests on it
-    "server/usage.py",  # what the kernel says of memory
-    "server/page_cost.py",  # the table of prices that comes along
+    "host/brokers/worker.py",  # how much memory it has, from /proc
+    "host/brokers/diagnostics.py",  # evidence: nothing durable rests on it
+    "gateway/health/usage.py",  # what the kernel says of memory
+    "server/http/page/cost.py",  # the table of prices that comes along
     "cli/",
     "drill/",  # ledgers and logs of a rehearsal
     "page/",  # what it hands to browsers: files of the package
@@ -54,7 +54,7 @@ MAY_READ_TIME = ("clock.py", "testing/")
 TIME_CALLS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "utcnow", "today"}
 UNSAFE_MODULES = {"pickle", "marshal", "shelve", "yaml"}
 # Between a server and the processes it has started itself, on a socketpair nobody else can reach.
-MAY_USE_MARSHAL = ("remote/channel.py",)
+MAY_USE_MARSHAL = ("links/remote/channel.py",)
 
 
 def tracked(suffix: str) -> list[Path]:

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, cast
 
+from twinbus.broker.auto_delete import IdleEntities, is_busy
+from twinbus.broker.bulk import PENDING, Walk
 from twinbus.broker.delivery import (
     TURN_COUNT_MAX,
     QueueReceivers,
@@ -24,11 +26,8 @@ from twinbus.broker.delivery import (
     Taken,
     check_receiver_count,
 )
+from twinbus.broker.entity_requests import REQUESTS
 from twinbus.broker.forwarding import Forwarder, refuses_receivers, send_carried
-from twinbus.broker.idle import IdleEntities, is_busy
-from twinbus.broker.links import UP
-from twinbus.broker.requests import REQUESTS
-from twinbus.broker.selection import PENDING, Walk
 from twinbus.broker.session_delivery import SessionReceivers, check_session, receivers_of
 from twinbus.broker.session_waiters import Answer, Waiter
 from twinbus.broker.store_requests import STORE_REQUESTS
@@ -66,6 +65,7 @@ from twinbus.errors import (
     StorageError,
 )
 from twinbus.limits import PEEK_RESPONSE_BYTES_MAX, PENDING_BYTES_MAX
+from twinbus.links.store_link import UP
 from twinbus.storage.store import Commit, Store
 
 # UTC may jump, so a timer that waits for a UTC time looks again at least this often.

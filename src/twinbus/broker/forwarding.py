@@ -11,8 +11,8 @@ they are only while the disk is full, or their source takes no receivers (its st
 Body, ids and application properties stay.  A message keeps what is left of its life; a dead letter,
 whose life may be over, starts it anew.
 
-What one frame cannot do is left alone here, and a relay carries it (gateway/relay.py): from or to
-an entity with partitions, and to another store.  `forwarded` and `refusal` are for both.
+What one frame cannot do is left alone here, and a relay carries it (gateway/transfer/relay.py):
+from or to an entity with partitions, and to another store. `forwarded` and `refusal` are for both.
 """
 
 from typing import Final

@@ -13,8 +13,8 @@ from queue import SimpleQueue
 from typing import Final
 
 from twinbus.broker.broker import Broker
+from twinbus.broker.commit_mode import DiskPace
 from twinbus.broker.commit_ring import CommitRing
-from twinbus.broker.pace import DiskPace
 from twinbus.broker.stall import StalledReply, TurnFailures
 from twinbus.clock import Clock
 from twinbus.entities.commands import Reply

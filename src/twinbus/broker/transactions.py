@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from twinbus.broker.broker import FACT_OVERHEAD_BYTES, Broker
-from twinbus.broker.open_transactions import Declared, OpenTransactions
 from twinbus.clock import Clock, Now
 from twinbus.entities.commands import Command, Send, Settle
 from twinbus.entities.facts import MAIN, Stored, gather
@@ -41,6 +40,7 @@ from twinbus.limits import (
     TRANSACTION_SIZE_BYTES_MAX,
     TRANSACTIONS_SIZE_BYTES_MAX,
 )
+from twinbus.links.transactions import Declared, OpenTransactions
 
 _SETTLEMENT_BYTES: Final = 256  # what a settlement may take in the log without its overlay
 

@@ -13,7 +13,7 @@ from twinbus.cli.arguments import (
 from twinbus.cli.exit_codes import Nonsense
 from twinbus.cli.printing import print_json, print_table
 from twinbus.client.faults import Document, FaultClient
-from twinbus.gateway.fault_kinds import KINDS
+from twinbus.gateway.faults.kinds import KINDS
 
 _COLUMNS: Final = ("ID", "KIND", "SCOPE", "PROBABILITY", "DELAY", "REMAINING", "ACTED")
 _SCOPE: Final = ("namespace", "entity", "partition", "store", "broker")

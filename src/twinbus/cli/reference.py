@@ -4,7 +4,7 @@
 
 Between `<!-- twinbus NAME -->` and `<!-- / -->` stands what that command takes (`NAME without
 OTHER`: that OTHER does not).  Everything else on the page is written by people and left as it is.
-tests/unit/test_cli_reference.py says when the page is out of date.
+tests/unit/cli/test_reference.py says when the page is out of date.
 """
 
 import re

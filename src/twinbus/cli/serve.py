@@ -27,13 +27,13 @@ from twinbus.config import (
 )
 from twinbus.emulator_config import EmulatorConfig, read_emulator_config
 from twinbus.errors import ConfigError, DirectoryInUse, LogDamaged
+from twinbus.host.app import run_server
 from twinbus.limits import (
     HANDSHAKE_DURATION_S_MAX,
     PROFILE_DEFAULT,
     PROFILES,
     SEGMENT_SIZE_MEGABYTES,
 )
-from twinbus.server.app import run_server
 from twinbus.server.attention import AttentiveLoop
 from twinbus.telemetry.logs import FORMATS, TEXT, show_log
 from twinbus.telemetry.secrets import KnownSecrets

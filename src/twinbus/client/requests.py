@@ -13,12 +13,12 @@ from typing import Final, Self
 
 from twinbus.amqp.codec import decode_within
 from twinbus.amqp.composites import AmqpError
-from twinbus.amqp.plain import Properties, encode_message, read_properties, value_section
-from twinbus.amqp.sections import APPLICATION_PROPERTIES, PROPERTIES, VALUE, read_sections
 from twinbus.client.answers import read_map
 from twinbus.client.connection import BusConnection, Receiver, Sender
 from twinbus.client.links import service_error
 from twinbus.errors import OperationTimeout, ServiceError, TwinbusError
+from twinbus.message.plain import Properties, encode_message, read_properties, value_section
+from twinbus.message.sections import APPLICATION_PROPERTIES, PROPERTIES, VALUE, read_sections
 
 ANSWER_DURATION_S_MAX: Final = 120.0
 NODES_MAX: Final = 64  # that stay open; a pattern may name thousands of entities

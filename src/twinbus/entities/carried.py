@@ -1,8 +1,9 @@
 """What has been carried into an entity from other stores, so that nothing comes twice.
 
-A carrier brings messages from a part of another store (gateway/relay.py, gateway/journal.py).  It
-names itself and the numbers that its messages have at home.  When it does not hear what became of a
-send it sends the same numbers again, also after a restart, and perhaps together with others:
+A carrier brings messages from a part of another store (gateway/transfer/relay.py,
+gateway/transfer/journal.py). It names itself and the numbers that its messages have at home. When
+it does not hear what became of a send it sends the same numbers again, also after a restart, and
+perhaps together with others:
 
     send 11 … 20   ─▶ stored, but the answer is lost
     send 11 … 25   ─▶ 11 … 20 are dropped, 21 … 25 stored

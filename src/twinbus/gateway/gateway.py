@@ -10,14 +10,15 @@ are they turned into those of a store.  Must never wait: whatever takes time com
 from collections.abc import Callable
 
 from twinbus.broker.delivery import Sink
-from twinbus.broker.links import Accepting, Receiving, StoreLink
 from twinbus.broker.session_waiters import Answer
 from twinbus.clock import Clock
 from twinbus.entities.commands import Command, Reply, Send
 from twinbus.entities.partitions import hash_key
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import EntityNotFound, ServiceError
-from twinbus.gateway.directory import (
+from twinbus.gateway.counting.counters import Metrics
+from twinbus.gateway.counting.meter import Meter
+from twinbus.gateway.directory.directory import (
     LOCAL_MASK,
     PARTITIONED,
     STORE_SHIFT,
@@ -25,17 +26,16 @@ from twinbus.gateway.directory import (
     Entity,
     Part,
 )
-from twinbus.gateway.gathering import Ticking
-from twinbus.gateway.health import LIMITED, availability
-from twinbus.gateway.journal import Journals
-from twinbus.gateway.meter import Meter
-from twinbus.gateway.metrics import Metrics
-from twinbus.gateway.partitioned import route
-from twinbus.gateway.partitioned_receiver import PartitionedReceiver
-from twinbus.gateway.partitioned_sessions import accept_session
-from twinbus.gateway.replies import dispatch_replies
-from twinbus.gateway.throttle import Throttle
-from twinbus.gateway.throttled_link import ThrottledLink
+from twinbus.gateway.health.health import LIMITED, availability
+from twinbus.gateway.partitions.fan_out import Ticking
+from twinbus.gateway.partitions.receiver import PartitionedReceiver
+from twinbus.gateway.partitions.routing import route
+from twinbus.gateway.partitions.sessions import accept_session
+from twinbus.gateway.throttling.link import ThrottledLink
+from twinbus.gateway.throttling.throttle import Throttle
+from twinbus.gateway.transfer.journal import Journals
+from twinbus.links.replies import dispatch_replies
+from twinbus.links.store_link import Accepting, Receiving, StoreLink
 
 
 class Gateway:

@@ -20,8 +20,6 @@ from collections.abc import Sequence
 from typing import Final, Protocol, cast
 
 from twinbus.broker.broker import Broker
-from twinbus.broker.links import DOWN, StoreLink
-from twinbus.broker.open_transactions import Declared, OpenTransactions
 from twinbus.broker.transactions import Then, Transaction, Transactions
 from twinbus.clock import Clock
 from twinbus.entities.commands import Command, Send, Settle
@@ -44,8 +42,10 @@ from twinbus.errors import (
     TransactionRolledBack,
     Unavailable,
 )
-from twinbus.gateway.directory import Directory, Entity
+from twinbus.gateway.directory.directory import Directory, Entity
 from twinbus.limits import TRANSACTION_DURATION_MS_MAX
+from twinbus.links.store_link import DOWN, StoreLink
+from twinbus.links.transactions import Declared, OpenTransactions
 
 NO_STORE: Final = -1
 

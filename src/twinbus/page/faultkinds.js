@@ -1,5 +1,5 @@
 // The kinds of faults, for the form: what each does, where it may be put, what else it takes.
-// Written as JSON: a test compares it with the server's own table (gateway/fault_kinds.py).
+// Written as JSON: a test compares it with the server's own table (gateway/faults/kinds.py).
 
 export const KINDS = [
   {"name": "throttle", "sentence": "Sends, receives and management are answered with server-busy and the advice to wait 10 s.", "scope": ["namespace", "entity", "partition"], "needs": "", "takes_probability": true, "takes_delay": false, "is_once": false},

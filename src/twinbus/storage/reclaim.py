@@ -6,7 +6,7 @@ from twinbus.clock import Now
 from twinbus.entities.facts import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Stored
 from twinbus.entities.message import Message
 from twinbus.storage.disk import Disk
-from twinbus.storage.known import Entities
+from twinbus.storage.entity_index import Entities
 from twinbus.storage.log import Log, LogPlace
 from twinbus.storage.maintenance import (
     IDLE_MS,

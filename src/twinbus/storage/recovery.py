@@ -17,7 +17,7 @@ from twinbus.errors import LogDamaged, ServiceError
 from twinbus.limits import SEGMENT_HEADER_BYTES
 from twinbus.storage.decoder import Decoder
 from twinbus.storage.disk import Disk
-from twinbus.storage.known import Entities
+from twinbus.storage.entity_index import Entities
 from twinbus.storage.log import (
     OFFSET_MASK,
     SEAL,

@@ -40,7 +40,7 @@ from twinbus.entities.queue import Queue
 from twinbus.entities.sessions import SessionQueue
 from twinbus.limits import SEGMENT_HEADER_BYTES
 from twinbus.storage.disk import Disk, File
-from twinbus.storage.known import RULE, Entities
+from twinbus.storage.entity_index import RULE, Entities
 from twinbus.storage.log import RECORDS, SEAL, SNAPSHOT_MAGIC, Header, LogPlace, encode_frame
 from twinbus.storage.records import Counters, IdsKept, encode, encode_placed
 

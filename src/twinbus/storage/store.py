@@ -42,7 +42,7 @@ from twinbus.limits import (
 )
 from twinbus.storage.bodies import BodyCache, read_bodies
 from twinbus.storage.disk import Disk
-from twinbus.storage.known import RULE, Entities, rule_path
+from twinbus.storage.entity_index import RULE, Entities, rule_path
 from twinbus.storage.log import Commit, Log, numbered
 from twinbus.storage.maintenance import PrepareSegment, Task, spare_name
 from twinbus.storage.reclaim import Maintenance

@@ -4,9 +4,9 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from twinbus.broker.links import StoreLink
 from twinbus.errors import ConfigError
-from twinbus.gateway.directory import Directory, Entity
+from twinbus.gateway.directory.directory import Directory, Entity
+from twinbus.links.store_link import StoreLink
 from twinbus.telemetry.logs import TEXT
 from twinbus.telemetry.secrets import KnownSecrets
 

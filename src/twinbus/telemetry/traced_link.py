@@ -15,7 +15,6 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span
 
 from twinbus.broker.delivery import Sink
-from twinbus.broker.links import Receiving, StoreLink
 from twinbus.entities.commands import (
     ABANDON,
     COMPLETE,
@@ -31,9 +30,10 @@ from twinbus.entities.descriptions import PREFIX_END
 from twinbus.entities.message import Message
 from twinbus.entities.partitions import shown_name
 from twinbus.entities.sessions import SessionLock
-from twinbus.gateway.directory import Directory, plain_id
-from twinbus.gateway.passing import PassingLink, PassingSink
-from twinbus.gateway.replies import Asked
+from twinbus.gateway.directory.directory import Directory, plain_id
+from twinbus.links.replies import Asked
+from twinbus.links.store_link import Receiving, StoreLink
+from twinbus.links.wrapper import PassingLink, PassingSink
 from twinbus.telemetry.tracing import DELIVER, FORWARD, SETTLE, STORE, Tracing
 
 DELIVERED_MAX: Final = 100_000  # messages whose settlement is waited for, the newest

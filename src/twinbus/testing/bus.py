@@ -317,7 +317,7 @@ class FreshNamespace(ServiceBus):
     def fault(self, kind: str, **scope: object) -> Fault:
         """As of any bus; what hits stores and brokers hits those of all namespaces."""
         # Imported late: it is the server's table, and few tests need it.
-        from twinbus.gateway.fault_kinds import KINDS  # noqa: PLC0415
+        from twinbus.gateway.faults.kinds import KINDS  # noqa: PLC0415
 
         known = KINDS.get(kind)
         if known is not None and not known.reaches_further:

@@ -9,7 +9,7 @@ from twinbus.entities.facts import MAIN
 from twinbus.entities.message import Message, NewMessage
 from twinbus.entities.queue import Queue
 from twinbus.entities.rules import RuleDescription
-from twinbus.gateway.directory import Entity
+from twinbus.gateway.directory.directory import Entity
 from twinbus.testing.disk import CrashMode
 
 

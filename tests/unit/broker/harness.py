@@ -31,9 +31,9 @@ from twinbus.entities.rules import RuleDescription, default_rule
 from twinbus.entities.topic import Topic
 from twinbus.errors import ServiceError
 from twinbus.gateway.gateway import Gateway
-from twinbus.gateway.making import Maker, NoCatalog
-from twinbus.gateway.replies import dispatch_replies
-from twinbus.server.message_fields import StoredMessageCodec
+from twinbus.gateway.namespaces.entity_changes import Maker, NoCatalog
+from twinbus.links.replies import dispatch_replies
+from twinbus.message.filter_fields import StoredMessageCodec
 from twinbus.storage.store import Commit, Store
 from twinbus.testing.clock import SimClock
 from twinbus.testing.disk import SimDisk

@@ -5,8 +5,8 @@ import pytest
 from tests.unit.broker.actions import answer, arrived, found, restarted, send
 from tests.unit.broker.harness import BrokerHarness
 from tests.unit.broker.stored_messages import new, stored
-from tests.unit.broker.test_selection import asked, bodies, chosen, settle
-from twinbus.broker.selection import SLICE_COUNT_MAX
+from tests.unit.broker.test_bulk import asked, bodies, chosen, settle
+from twinbus.broker.bulk import SLICE_COUNT_MAX
 from twinbus.entities.commands import (
     DEAD_LETTER,
     DEFER,

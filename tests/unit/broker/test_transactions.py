@@ -6,8 +6,6 @@ import pytest
 
 from tests.unit.broker.harness import BrokerHarness, SimSink
 from twinbus.amqp.codec import encode_value
-from twinbus.amqp.message_id import MessageIds
-from twinbus.amqp.plain import data_section, encode_message
 from twinbus.broker.transactions import Transaction, Transactions
 from twinbus.entities.commands import (
     ABANDON,
@@ -48,7 +46,9 @@ from twinbus.limits import (
     TRANSACTIONS_MAX,
     TRANSACTIONS_SIZE_BYTES_MAX,
 )
-from twinbus.server.sending import new_message
+from twinbus.message.message_id import MessageIds
+from twinbus.message.plain import data_section, encode_message
+from twinbus.server.amqp.sending import new_message
 
 
 class Scene:

@@ -27,9 +27,9 @@ from twinbus.amqp.events import (
     SaslInitReceived,
 )
 from twinbus.amqp.link import EgressLink, IngressLink
-from twinbus.amqp.message import data_section, decode_message, encode_message
 from twinbus.client.connection import BusConnection, ConnectionLost
 from twinbus.errors import EntityNotFound, MessageLockLost, QuotaExceeded
+from twinbus.message.scan import data_section, decode_message, encode_message
 
 pytestmark = pytest.mark.asyncio
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from twinbus.cli.price_table import read_prices
+from twinbus.cli.cost.price_table import read_prices
 from twinbus.costs.plan import Scenario, plan, premium_bill, standard_bill
 from twinbus.errors import ConfigError
 

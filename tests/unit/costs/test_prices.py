@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from twinbus.cli.price_table import read_prices
+from twinbus.cli.cost.price_table import read_prices
 from twinbus.costs.prices import parse_prices
 from twinbus.errors import ConfigError
 

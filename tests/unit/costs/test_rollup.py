@@ -2,7 +2,7 @@
 
 from decimal import Decimal
 
-from twinbus.cli.price_table import read_prices
+from twinbus.cli.cost.price_table import read_prices
 from twinbus.costs.rollup import month_bills, pairing_of, sums_by
 from twinbus.metered import DAY_MS, Metered, parse_iso
 

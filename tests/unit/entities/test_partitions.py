@@ -29,7 +29,7 @@ from twinbus.entities.sessions import SessionQueue
 from twinbus.entities.state import Grants
 from twinbus.entities.topic import Topic
 from twinbus.errors import EntityDisabled, InvalidOperation, QuotaExceeded, ServiceError
-from twinbus.server.lock_tokens import lock_token, parse_lock_token
+from twinbus.message.lock_tokens import lock_token, parse_lock_token
 
 pytestmark = pytest.mark.feature("entity.partitions")
 

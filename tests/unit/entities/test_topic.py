@@ -14,7 +14,7 @@ from twinbus.entities.queue import Grants, Queue
 from twinbus.entities.rules import Rule, RuleDescription
 from twinbus.entities.topic import Topic
 from twinbus.errors import QuotaExceeded
-from twinbus.server.message_fields import StoredMessageCodec
+from twinbus.message.filter_fields import StoredMessageCodec
 
 NOW = Now(1_800_000_000_000, 50_000)
 

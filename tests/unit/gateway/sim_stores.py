@@ -11,7 +11,6 @@ from uuid import UUID
 
 from twinbus.broker.broker import Broker
 from twinbus.broker.delivery import Receiver, Sink
-from twinbus.broker.links import DOWN, UP, Accepting
 from twinbus.broker.session_waiters import Answer
 from twinbus.clock import Now
 from twinbus.entities.commands import (
@@ -30,8 +29,9 @@ from twinbus.entities.queue import Queue
 from twinbus.entities.rules import default_rule
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import ServiceError, Unavailable
-from twinbus.gateway.directory import Directory, Entity, Part
-from twinbus.gateway.replies import dispatch_replies
+from twinbus.gateway.directory.directory import Directory, Entity, Part
+from twinbus.links.replies import dispatch_replies
+from twinbus.links.store_link import DOWN, UP, Accepting
 from twinbus.storage.store import Store
 from twinbus.testing.clock import SimClock
 from twinbus.testing.disk import CrashMode, SimDisk

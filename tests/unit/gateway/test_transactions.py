@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.broker.harness import BrokerHarness, SimSink
-from tests.unit.remote.pair import up
-from twinbus.broker.links import DOWN, StoreLink
+from tests.unit.links.remote.pair import up
 from twinbus.entities.commands import (
     COMPLETE,
     PEEK_LOCK,
@@ -45,9 +44,10 @@ from twinbus.errors import (
     TransactionTimedOut,
     Unavailable,
 )
-from twinbus.gateway.directory import Directory, Entity, Part
+from twinbus.gateway.directory.directory import Directory, Entity, Part
 from twinbus.gateway.transactions import BoundTransaction, GatewayTransactions
 from twinbus.limits import TRANSACTION_DURATION_MS_MAX, TRANSACTIONS_MAX
+from twinbus.links.store_link import DOWN, StoreLink
 from twinbus.testing.clock import SimClock
 
 PARTITIONED = QueueDescription(enable_partitioning=True, max_size_megabytes=1_024)

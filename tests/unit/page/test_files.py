@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from twinbus import page
-from twinbus.gateway.fault_kinds import KINDS, SCOPE_KEYS
+from twinbus.gateway.faults.kinds import KINDS, SCOPE_KEYS
 
 FOLDER = Path(page.__file__).parent
 SCRIPTS = sorted(name for name in page.FILES if name.endswith(".js"))

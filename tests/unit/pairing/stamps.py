@@ -3,7 +3,7 @@
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from twinbus.amqp.message import scan
+from twinbus.message.scan import scan
 from twinbus.pairing.producer_keys import STAMP
 
 

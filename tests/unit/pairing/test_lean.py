@@ -10,7 +10,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 from hypothesis import given
 from hypothesis import strategies as some
 
-from twinbus.amqp.message import scan
+from twinbus.message.scan import scan
 from twinbus.pairing.lean import (
     CAN_BE_LEAN,
     ENCODERS,

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from twinbus.gateway.auth import SEND, AuthorizationRule, Authorizer, SasToken
+from twinbus.gateway.access.shared_access import SEND, AuthorizationRule, Authorizer, SasToken
 from twinbus.limits import PAIR_REPORT_BYTES_MAX
 from twinbus.pairing import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing._posting import posts_of
@@ -16,7 +16,7 @@ from twinbus.pairing.reporting import (
     is_twinbus,
     report_of,
 )
-from twinbus.server.pair_reports import read_report
+from twinbus.server.http.page.pair_reports import read_report
 
 pytestmark = pytest.mark.feature("page.pairs")
 

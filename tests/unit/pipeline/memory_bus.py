@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from twinbus.amqp.message import scan
 from twinbus.client.connection import ConnectionLost
 from twinbus.errors import (
     EntityNotFound,
@@ -18,6 +17,7 @@ from twinbus.errors import (
     ServiceError,
     TwinbusError,
 )
+from twinbus.message.scan import scan
 from twinbus.pipeline.bus.protocol import EntityState, PartitionState, SendRefused
 
 KEY = "x-opt-twinbus-producer-key"

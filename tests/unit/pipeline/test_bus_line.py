@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.amqp.plain import Properties, build_batch, cut, data_section, encode_message
 from twinbus.client.blocking import CannotConnect, result_of
 from twinbus.client.connection import ConnectionLost
 from twinbus.errors import (
@@ -22,6 +21,7 @@ from twinbus.errors import (
     Unauthorized,
 )
 from twinbus.limits import SECTIONS_MAX
+from twinbus.message.plain import Properties, build_batch, cut, data_section, encode_message
 from twinbus.pipeline.bus import SendRefused, open_bus
 from twinbus.pipeline.bus.line import Patience, may_pass, named
 from twinbus.pipeline.bus.peeked import read_peeked

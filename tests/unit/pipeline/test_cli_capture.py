@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from twinbus.cli.main import main, parser
-from twinbus.cli.pipeline_capture import source_options
+from twinbus.cli.pipeline.capture import source_options
 
 BUS = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=x;UseDevelopmentEmulator=true"
 

@@ -19,16 +19,16 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from twinbus.amqp.message import DATA, decode_message, scan
-from twinbus.amqp.plain import (
+from twinbus.amqp.types import Symbol, Timestamp
+from twinbus.message.plain import (
     DecodedMessage,
     Properties,
     data_section,
     encode_message,
     value_section,
 )
-from twinbus.amqp.stored import encode_delivered
-from twinbus.amqp.types import Symbol, Timestamp
+from twinbus.message.scan import DATA, decode_message, scan
+from twinbus.message.stored import encode_delivered
 from twinbus.pipeline.schema import BY_NAME, COLUMNS, arrow_type
 from twinbus.pipeline.sink.encoding import MessageEncoder
 from twinbus.pipeline.sink.keys import Outgoing

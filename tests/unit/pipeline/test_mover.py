@@ -3,7 +3,6 @@
 import pytest
 
 from tests.unit.pipeline.memory_bus import Entity, MemoryBus
-from twinbus.amqp.message import Properties, data_section, decode_message, encode_message
 from twinbus.amqp.types import Timestamp
 from twinbus.client.blocking import CannotConnect
 from twinbus.client.connection import ConnectionLost
@@ -15,6 +14,7 @@ from twinbus.errors import (
     TwinbusError,
     Unauthorized,
 )
+from twinbus.message.scan import Properties, data_section, decode_message, encode_message
 from twinbus.pipeline.syphon.mover import Memory, Mover, lines_of, parts_of
 from twinbus.pipeline.syphon.restoring import RestoredBytes
 from twinbus.pipeline.syphon.rests import REST_MS_MAX, Rests

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from twinbus.amqp.plain import Properties, data_section, decode_message, encode_message
 from twinbus.amqp.types import Timestamp
 from twinbus.entities.arrivals import Arrivals
 from twinbus.entities.message import Mark, NewMessage
+from twinbus.message.plain import Properties, data_section, decode_message, encode_message
 from twinbus.pipeline.jobs.resending import (
     CHUNK_COUNT_MAX,
     NUMBERS_PER_PRODUCER,

@@ -5,7 +5,8 @@ import datetime as dt
 import pytest
 
 from twinbus.amqp.codec import encode_value
-from twinbus.amqp.message import (
+from twinbus.amqp.types import Decimal128, Described, Int, Symbol, Timestamp
+from twinbus.message.scan import (
     Properties,
     data_section,
     decode_message,
@@ -13,7 +14,6 @@ from twinbus.amqp.message import (
     scan,
     value_section,
 )
-from twinbus.amqp.types import Decimal128, Described, Int, Symbol, Timestamp
 from twinbus.pairing.errors import UnrestorableMessageError
 from twinbus.pairing.rules import DAMAGED, EXPIRED, NO_PATH
 from twinbus.pipeline.syphon.restoring import restore_bytes, sequence_number_of

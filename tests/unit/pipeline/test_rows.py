@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinbus.amqp.codec import encode_value
-from twinbus.amqp.message import (
+from twinbus.amqp.types import Decimal32, Described, Float, Int, Symbol, Timestamp, UInt, ULong
+from twinbus.message.scan import (
     Properties,
     data_section,
     encode_delivered,
@@ -19,7 +20,6 @@ from twinbus.amqp.message import (
     sequence_section,
     value_section,
 )
-from twinbus.amqp.types import Decimal32, Described, Float, Int, Symbol, Timestamp, UInt, ULong
 from twinbus.pipeline.schema import AMQP, COLUMNS, arrow_schema
 from twinbus.pipeline.source.rows import POSITION_CHARS_MAX, RowBuilder, position_prefix
 from twinbus.pipeline.source.runs import Runs

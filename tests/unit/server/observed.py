@@ -5,24 +5,24 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from tests.unit.broker.harness import BrokerHarness
-from twinbus.broker.links import UP
 from twinbus.client.sas import make_sas_token
 from twinbus.entities.descriptions import QueueDescription
-from twinbus.gateway.auth import LISTEN, MANAGE, SEND, AuthorizationRule, Authorizer
-from twinbus.gateway.directory import Entity
-from twinbus.gateway.faults import Faults
-from twinbus.gateway.health import BrokerReport, StoreReport
-from twinbus.gateway.namespace import Namespace
-from twinbus.gateway.namespaces import Namespaces
-from twinbus.gateway.throttle import Throttle, Usage
+from twinbus.gateway.access.shared_access import LISTEN, MANAGE, SEND, AuthorizationRule, Authorizer
+from twinbus.gateway.directory.directory import Entity
+from twinbus.gateway.faults.faults import Faults
+from twinbus.gateway.health.health import BrokerReport, StoreReport
+from twinbus.gateway.health.usage import Sampler
+from twinbus.gateway.namespaces.namespace import Namespace
+from twinbus.gateway.namespaces.registry import Namespaces
+from twinbus.gateway.throttling.throttle import Throttle, Usage
 from twinbus.limits import PROFILE_DEFAULT, THRESHOLDS_DEFAULT
-from twinbus.server.health import HealthRequests
-from twinbus.server.http import Request, Response
-from twinbus.server.http_access import HttpAccess
-from twinbus.server.metrics_requests import MetricsRequests
-from twinbus.server.observers import Observers
-from twinbus.server.reports import Reports
-from twinbus.server.usage import Sampler
+from twinbus.links.store_link import UP
+from twinbus.server.http.access import HttpAccess
+from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.operations.front import Reports
+from twinbus.server.http.operations.health import HealthRequests
+from twinbus.server.http.operations.metrics import MetricsRequests
+from twinbus.server.http.viewers import Observers
 from twinbus.telemetry.telemetry import Telemetry
 
 T = TypeVar("T")

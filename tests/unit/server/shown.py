@@ -7,18 +7,18 @@ from typing import Any, TypeVar
 
 from tests.unit.broker.harness import BrokerHarness
 from tests.unit.server.observed import Source
-from twinbus.gateway.auth import MANAGE, AuthorizationRule, Authorizer
-from twinbus.gateway.namespace import Namespace
-from twinbus.gateway.namespaces import Namespaces
-from twinbus.gateway.throttle import Throttle, Usage
+from twinbus.gateway.access.shared_access import MANAGE, AuthorizationRule, Authorizer
+from twinbus.gateway.faults.acting import LocalEffects
+from twinbus.gateway.namespaces.namespace import Namespace
+from twinbus.gateway.namespaces.registry import Namespaces
+from twinbus.gateway.throttling.throttle import Throttle, Usage
+from twinbus.host.fault_injection import ServerFaults
 from twinbus.limits import PROFILE_DEFAULT, THRESHOLDS_DEFAULT
 from twinbus.metered import Metered
-from twinbus.server.fault_effects import LocalEffects
-from twinbus.server.faulting import ServerFaults
-from twinbus.server.page_cost import CostBook
-from twinbus.server.page_rates import Rates
-from twinbus.server.page_state import PageState, Text, View
-from twinbus.server.pair_reports import PairReports
+from twinbus.server.http.page.cost import CostBook
+from twinbus.server.http.page.pair_reports import PairReports
+from twinbus.server.http.page.rates import Rates
+from twinbus.server.http.page.state import PageState, Text, View
 from twinbus.storage.faulty import DiskFaults
 
 T = TypeVar("T")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from twinbus.clock import SystemClock
+from twinbus.host.brokers.in_process import LocalBroker
 from twinbus.server.attention import (
     LISTEN_S,
     PAUSE_MAX,
@@ -19,7 +20,6 @@ from twinbus.server.attention import (
     AttentiveLoop,
     AttentiveSelector,
 )
-from twinbus.server.local_broker import LocalBroker
 
 
 def answers_until_wanted(attention: Attention) -> int:

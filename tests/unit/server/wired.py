@@ -9,12 +9,12 @@ from twinbus.amqp.connection import CLIENT, Connection, ConnectionSettings
 from twinbus.amqp.events import Event, IncomingSettled, LinkAttached, LinkDetached
 from twinbus.amqp.link import EgressLink, IngressLink
 from twinbus.amqp.session import AmqpSession
-from twinbus.gateway.auth import RIGHTS, AuthorizationRule, Authorizer
-from twinbus.gateway.namespace import Namespace
-from twinbus.gateway.namespaces import Namespaces
-from twinbus.server.client_certificates import ClientCertificates
-from twinbus.server.deadlines import Deadlines
-from twinbus.server.endpoint import AmqpEndpoint
+from twinbus.gateway.access.shared_access import RIGHTS, AuthorizationRule, Authorizer
+from twinbus.gateway.namespaces.namespace import Namespace
+from twinbus.gateway.namespaces.registry import Namespaces
+from twinbus.server.amqp.endpoint import AmqpEndpoint
+from twinbus.server.amqp.idle import Deadlines
+from twinbus.server.port.client_certificates import ClientCertificates
 
 KEY = "secret"
 

@@ -16,7 +16,7 @@ from twinbus.entities.queue import Queue
 from twinbus.entities.rules import default_rule
 from twinbus.entities.topic import Topic
 from twinbus.errors import EntityAlreadyExists
-from twinbus.server.message_fields import StoredMessageCodec
+from twinbus.message.filter_fields import StoredMessageCodec
 from twinbus.storage.log import segment_name
 from twinbus.storage.store import Store
 from twinbus.testing import SimDisk

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from twinbus.amqp.codec import decode_error, decode_within
-from twinbus.amqp.plain import read_properties
-from twinbus.amqp.sections import MESSAGE_ANNOTATIONS, PROPERTIES, read_section
+from twinbus.message.plain import read_properties
+from twinbus.message.sections import MESSAGE_ANNOTATIONS, PROPERTIES, read_section
 
 _NUMBER: Final = "x-opt-sequence-number"
 _STATE: Final = "x-opt-message-state"

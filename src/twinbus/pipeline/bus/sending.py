@@ -13,7 +13,6 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Final, Self
 
-from twinbus.amqp.plain import BATCH_FORMAT, build_batch, cut
 from twinbus.client.blocking import CALL_DURATION_S_MAX, result_of
 from twinbus.client.connection import BusConnection, Sender
 from twinbus.errors import (
@@ -27,6 +26,7 @@ from twinbus.errors import (
     TwinbusError,
 )
 from twinbus.limits import MESSAGE_SIZE_BYTES_MAX
+from twinbus.message.plain import BATCH_FORMAT, build_batch, cut
 from twinbus.pipeline.bus.line import Line, Patience, may_pass, named
 from twinbus.pipeline.bus.protocol import SEND_BATCH_BYTES, SendRefused
 

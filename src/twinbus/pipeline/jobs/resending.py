@@ -11,8 +11,9 @@ from functools import lru_cache
 from typing import Final
 
 from twinbus.amqp.codec import encode_symbol, skip_within
-from twinbus.amqp.message import Scanned, scan
-from twinbus.amqp.sections import (
+from twinbus.entities.arrivals import PASSING
+from twinbus.message.scan import Scanned, scan
+from twinbus.message.sections import (
     APPLICATION_PROPERTIES,
     HEADER,
     MESSAGE_ANNOTATIONS,
@@ -20,7 +21,6 @@ from twinbus.amqp.sections import (
     map_entries,
     split_entries,
 )
-from twinbus.entities.arrivals import PASSING
 from twinbus.pipeline.sink.keys import Outgoing, run_name
 
 # An entity remembers 1,024 ranges of numbers for each producer, and a selection has gaps: numbers

@@ -21,17 +21,17 @@ from struct import Struct
 from typing import Final
 
 from twinbus.amqp.codec import U32, encode_string, encode_symbol, encode_uint, encode_value
-from twinbus.amqp.message import scan
-from twinbus.amqp.plain import data_head
-from twinbus.amqp.sections import (
+from twinbus.errors import ProtocolError
+from twinbus.message.plain import data_head
+from twinbus.message.scan import scan
+from twinbus.message.sections import (
     APPLICATION_PROPERTIES,
     HEADER,
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
     encode_map_section,
 )
-from twinbus.amqp.stored import TTL_UINT_MAX
-from twinbus.errors import ProtocolError
+from twinbus.message.stored import TTL_UINT_MAX
 from twinbus.pipeline.sink.keys import Outgoing
 from twinbus.pipeline.sink.refused import RowRefused
 

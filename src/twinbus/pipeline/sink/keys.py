@@ -18,10 +18,10 @@ from hashlib import blake2b
 from typing import Final
 
 from twinbus.amqp.codec import encode_string, encode_symbol
-from twinbus.amqp.sections import DELIVERY_ANNOTATIONS, encode_map_section
 from twinbus.entities.arrivals import PASSING
 from twinbus.entities.partitions import NO_PARTITION, NUMBERED_RUN, hash_key
 from twinbus.limits import PRODUCER_KEY_CHARS_MAX
+from twinbus.message.sections import DELIVERY_ANNOTATIONS, encode_map_section
 
 CHUNK_COUNT_MAX: Final = NUMBERED_RUN - 1
 CHUNK_SIZE_BYTES_MAX: Final = 8 * 1024 * 1024

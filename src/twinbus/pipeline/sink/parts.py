@@ -1,6 +1,6 @@
 """The messages of a chunk with their keys, divided into what is sent together; compiled."""
 
-from twinbus.amqp.plain import cut
+from twinbus.message.plain import cut
 from twinbus.pipeline.sink.keys import Outgoing, block_of, stamped
 
 

@@ -1,9 +1,9 @@
 """Encoded messages → values by column: the hot loop of every read, compiled like the broker's.
 
 A message is cut at its sections; a section is looked into only if a wanted column needs it.  What
-the broker writes in front of every message has a fixed layout (`amqp/stored.py`), and headers and
-annotations repeat, so both are mostly compared rather than decoded; anything else goes the long way
-round and gives the same.
+the broker writes in front of every message has a fixed layout (`message/stored.py`), and headers
+and annotations repeat, so both are mostly compared rather than decoded; anything else goes the long
+way round and gives the same.
 
 Most columns of most messages say nothing, or what they always say.  Such a value costs nothing: a
 list of values may be shorter than there are rows, and ends with the last one worth a word.
@@ -19,14 +19,14 @@ from struct import Struct
 from typing import Final
 
 from twinbus.amqp.codec import U32, decode_within, encode_symbol
-from twinbus.amqp.sections import (
+from twinbus.message.sections import (
     APPLICATION_PROPERTIES,
     DATA,
     HEADER,
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
 )
-from twinbus.amqp.stored import (
+from twinbus.message.stored import (
     ENQUEUE_SEQUENCE_NUMBER,
     ENQUEUED_TIME,
     SEQUENCE_NUMBER,

@@ -10,8 +10,9 @@ from struct import error as StructError  # noqa: N812 - an exception by any name
 from typing import Final
 
 from twinbus.amqp.codec import decode_within, skip_within
-from twinbus.amqp.message import list_field
-from twinbus.amqp.sections import (
+from twinbus.errors import RemoteProtocolError
+from twinbus.message.scan import list_field
+from twinbus.message.sections import (
     DATA,
     FOOTER,
     HEADER,
@@ -21,14 +22,13 @@ from twinbus.amqp.sections import (
     entry_name,
     read_sections,
 )
-from twinbus.amqp.stored import (
+from twinbus.message.stored import (
     DEADLETTER_SOURCE,
     ENQUEUE_SEQUENCE_NUMBER,
     ENQUEUED_TIME,
     MESSAGE_STATE,
     SEQUENCE_NUMBER,
 )
-from twinbus.errors import RemoteProtocolError
 from twinbus.pipeline.source.texts import json_of, text_of
 
 UNREADABLE: Final = (RemoteProtocolError, UnicodeDecodeError, IndexError, StructError)

@@ -26,7 +26,10 @@ from twinbus.amqp.codec import (
     encode_uint,
     skip_within,
 )
-from twinbus.amqp.sections import (
+from twinbus.amqp.types import Described
+from twinbus.entities.partitions import COUNTER_BITS
+from twinbus.errors import RemoteProtocolError
+from twinbus.message.sections import (
     APPLICATION_PROPERTIES,
     DELIVERY_ANNOTATIONS,
     FOOTER,
@@ -40,9 +43,6 @@ from twinbus.amqp.sections import (
     entry_name,
     read_section,
 )
-from twinbus.amqp.types import Described
-from twinbus.entities.partitions import COUNTER_BITS
-from twinbus.errors import RemoteProtocolError
 from twinbus.pairing import rules
 from twinbus.pairing.errors import UnrestorableMessageError
 from twinbus.pairing.options import RestoredTimeToLive

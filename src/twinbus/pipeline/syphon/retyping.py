@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from twinbus.amqp.codec import decode_whole, encode_compound, encode_value, skip_within
-from twinbus.amqp.sections import Entries
 from twinbus.amqp.types import Array, Decimal128
+from twinbus.message.sections import Entries
 from twinbus.pairing.rules import notes_of
 from twinbus.pairing.value_types import LEAVES, Names, TypesError, decimal_of, text_of
 

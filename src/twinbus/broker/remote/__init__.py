@@ -1,0 +1,1 @@
+"""The stores of a broker process: the other end of `links/remote`."""

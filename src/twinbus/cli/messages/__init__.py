@@ -1,0 +1,1 @@
+"""`twinbus send`, `receive`, `peek` and what works on many messages."""

@@ -1,0 +1,132 @@
+"""`twinbus pair`: look at the backlog of a pair of namespaces, and bring it home.
+
+The work is done by `twinbus.pairing` on the official SDK, which the base install does without; so
+this module only reads arguments, and asks for the extra where it is missing.
+"""
+
+import argparse
+import importlib
+import os
+import re
+from collections.abc import Callable
+from typing import Final
+
+from twinbus.cli.arguments import CONNECTION_STRING, Commands, add_json
+from twinbus.client.connection_string import ConnectionString
+from twinbus.errors import ConfigError
+
+PRIMARY: Final = f"{CONNECTION_STRING}_PRIMARY"
+SECONDARY: Final = f"{CONNECTION_STRING}_SECONDARY"
+# Each action and its module in this package.
+_ACTIONS: Final = {
+    "status": ("status", "show what waits in the backlog queues, and for whom"),
+    "syphon": ("syphon", "bring the backlog home until Ctrl-C"),
+    "drain": ("syphon", "bring the backlog home until it is empty"),
+}
+# Longer than a destination that is down rests, and than two locks of a backlog queue.
+PATIENCE_S: Final = 150
+_DRAIN_CODES: Final = (
+    "Exit code 0: the backlog is empty, everything was delivered.  3: something was dead-lettered, "
+    "or is left because its destination does not take it."
+)
+
+
+def add_arguments(commands: Commands) -> None:
+    parser = commands.add_parser("pair")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    for action, (_, purpose) in _ACTIONS.items():
+        epilog = _DRAIN_CODES if action == "drain" else None
+        command = actions.add_parser(action, help=purpose, description=purpose, epilog=epilog)
+        add_pair(command)
+        if action != "status":
+            add_restored_time_to_live(command)
+        if action == "drain":
+            add_patience(command)
+        add_json(command)
+        command.set_defaults(run=_run)
+
+
+def add_restored_time_to_live(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--restored-time-to-live",
+        choices=("original", "remaining"),
+        default="original",
+        help="what messages with a time to live get: all of it again, or what is left",
+    )
+
+
+def add_patience(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--patience",
+        type=_seconds,
+        default=PATIENCE_S,
+        metavar="TIME",
+        help=f"give up when nothing has moved for so long ({PATIENCE_S}s)",
+    )
+
+
+def add_pair(parser: argparse.ArgumentParser) -> None:
+    """Which pair it is about; `take_connection_strings` follows."""
+    for option, variable, purpose in (
+        ("--primary", PRIMARY, "where messages belong"),
+        ("--secondary", SECONDARY, "where their backlog is"),
+    ):
+        parser.add_argument(
+            option, metavar="TEXT", help=f"connection string of {purpose} (default: ${variable})"
+        )
+    parser.add_argument(
+        "--primary-name",
+        metavar="NAME",
+        help="what the backlog queues' names begin with (what the primary's host name begins with)",
+    )
+    parser.add_argument(
+        "--backlog-queues",
+        type=_count,
+        metavar="N",
+        help="only the first N backlog queues (all that are there)",
+    )
+
+
+def take_connection_strings(options: argparse.Namespace) -> None:
+    """Both, from the command line or the environment, checked."""
+    options.primary = _connection_string(options.primary, "--primary", PRIMARY)
+    options.secondary = _connection_string(options.secondary, "--secondary", SECONDARY)
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{count} backlog queues; take 1 or more")
+    return count
+
+
+def _seconds(text: str) -> int:
+    match = re.fullmatch(r"(\d{1,9})(s|m|h)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"'{text[:64]}' is no time; write 30s, 5m or 2h")
+    return int(match[1]) * {"s": 1, "m": 60, "h": 3_600}[match[2]]
+
+
+def _run(options: argparse.Namespace) -> int:
+    take_connection_strings(options)
+    module, _ = _ACTIONS[options.action]
+    try:
+        run: Callable[[argparse.Namespace], int] = importlib.import_module(
+            f"twinbus.cli.pair.{module}"
+        ).run
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("azure"):
+            raise
+        raise ConfigError(
+            "pairing stands on the official SDK, which is not installed; "
+            "pip install 'twinbus[pairing]'"
+        ) from error
+    return run(options)
+
+
+def _connection_string(given: str | None, option: str, variable: str) -> str:
+    text = given or os.environ.get(variable, "")
+    if not text:
+        raise ConfigError(f"no connection string; give {option} or set {variable}")
+    ConnectionString.parse(text)  # complains in words, and without the key
+    return text

@@ -1,0 +1,139 @@
+"""`twinbus pipeline capture`: messages into files, each once."""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from twinbus.cli.arguments import (
+    add_connection_string,
+    connection_string,
+    key_value,
+    positive_count,
+    positive_number,
+)
+from twinbus.cli.pipeline.arguments import in_one_line
+from twinbus.cli.pipeline.command import add_spark_arguments, open_session_for
+from twinbus.cli.printing import print_json
+from twinbus.cli.progress import Progress, Rate
+from twinbus.clock import SystemClock
+
+PURPOSE: Final = "the messages of entities into Parquet, by entity, date and hour, each once"
+_SUB_QUEUES: Final = ("none", "deadLetter", "transferDeadLetter")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument(
+        "--entity",
+        action="append",
+        metavar="PATH",
+        help="orders, or topic/Subscriptions/name; may be repeated",
+    )
+    which.add_argument("--pattern", metavar="REGEX", help="entities whose whole path matches")
+    parser.add_argument(
+        "--sub-queue", choices=_SUB_QUEUES, default="none", help="of each entity (none)"
+    )
+    parser.add_argument("--to", required=True, metavar="DIR", help="directory or URL of the files")
+    parser.add_argument(
+        "--name",
+        default="capture",
+        help="tells captures into one directory apart; the same name goes on with it (capture)",
+    )
+    parser.add_argument("--format", metavar="NAME", help="parquet, json, orc, … (parquet)")
+    parser.add_argument(
+        "--format-option",
+        action="append",
+        type=key_value,
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of the format, such as compression=gzip; may be repeated",
+    )
+    parser.add_argument("--delete", action="store_true", help="delete what has been captured")
+    parser.add_argument("--once", action="store_true", help="capture what is there, then end")
+    parser.add_argument(
+        "--interval",
+        type=positive_number,
+        default=10.0,
+        metavar="SECONDS",
+        help="between two batches (10)",
+    )
+    parser.add_argument(
+        "--max-per-batch",
+        type=positive_count,
+        metavar="N",
+        help="messages in a batch, which all tasks together hold in memory (100,000)",
+        default=100_000,
+    )
+    add_connection_string(parser)
+    add_spark_arguments(parser)
+
+
+def source_options(options: argparse.Namespace) -> dict[str, str]:
+    source = {
+        "connectionString": connection_string(options),
+        "subQueue": options.sub_queue,
+        "includeAmqp": "true",
+        "settle": "delete" if options.delete else "none",
+        "maxOffsetsPerTrigger": str(options.max_per_batch),
+    }
+    if options.entity:
+        source["entityPaths"] = ",".join(options.entity)
+    else:
+        source["entityPattern"] = options.pattern
+    return source
+
+
+def run(options: argparse.Namespace) -> int:
+    from twinbus.pipeline.jobs.capture import CaptureSettings, start_capture  # noqa: PLC0415
+    from twinbus.pipeline.options import SourceOptions  # noqa: PLC0415
+    from twinbus.pipeline.running.supervisor import stop_on_signals, supervise  # noqa: PLC0415
+
+    settings = CaptureSettings(
+        source=source_options(options),
+        directory=options.to,
+        name=options.name,
+        format=options.format,
+        options=dict(options.format_option),
+        is_once=options.once,
+        interval_s=options.interval,
+    )
+    SourceOptions.parse(settings.source)  # complains before Spark is started
+    shown = _Shown(options.quiet or options.json)
+    with in_one_line(), stop_on_signals() as should_stop:
+        spark = open_session_for(options, f"twinbus capture {options.name}")
+        supervise(
+            lambda: start_capture(spark, settings),
+            on_progress=shown.take,
+            should_stop=should_stop,
+            on_restart=shown.progress.say,
+        )
+    shown.progress.finish()
+    if options.json:
+        print_json({"captured": shown.count, "directory": options.to})
+    else:
+        print(f"{shown.count:,} messages captured")
+    return 0
+
+
+class _Shown:
+    """What has been captured by this run, on a line that changes."""
+
+    def __init__(self, is_quiet: bool) -> None:
+        self.progress = Progress(sys.stderr)
+        self.count = 0
+        self._is_quiet = is_quiet
+        self._rate = Rate()
+        self._clock = SystemClock()
+
+    def take(self, told: Mapping[str, Any]) -> None:
+        from twinbus.pipeline.running.progress import batch_progress  # noqa: PLC0415
+
+        batch = batch_progress(told)
+        self.count += batch.rows
+        now_ms = self._clock.now().mono_ms
+        if self._is_quiet or not self.progress.is_due(now_ms):
+            return
+        rate = self._rate.read(self.count, now_ms)
+        left = "" if batch.lag is None else f"  left at most {batch.lag:,}"
+        self.progress.show(f"{rate:,.0f}/s  captured {self.count:,}{left}", now_ms)

@@ -1,0 +1,215 @@
+"""`twinbus pipeline syphon`: bring a large backlog home with Spark.
+
+Makes no pair: no queue is created, nothing is sent but what was in the backlog.  Ctrl-C and SIGTERM
+end it in an orderly way, and whatever ends it: the next run goes on with what is in the backlog.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from twinbus.cli.arguments import positive_count
+from twinbus.cli.exit_codes import INTERRUPTED, NO
+from twinbus.cli.pair.command import (
+    add_pair,
+    add_patience,
+    add_restored_time_to_live,
+    take_connection_strings,
+)
+from twinbus.cli.pipeline.arguments import in_one_line
+from twinbus.cli.pipeline.command import add_spark_arguments, open_session_for
+from twinbus.cli.progress import Progress, Rate, bar, span
+from twinbus.client.connection_string import ConnectionString
+from twinbus.clock import SystemClock
+from twinbus.errors import ConfigError, TwinbusError
+
+if TYPE_CHECKING:  # at run time, loading them is left to the run
+    from twinbus.cli.pair.backlog import Backlog
+    from twinbus.pipeline.jobs.syphon import Totals
+
+PURPOSE: Final = "bring a large backlog of a pair home"
+COUNT_MS: Final = 2_000  # between two looks at the counts of the backlog queues
+_SHOWN_DESTINATIONS_MAX: Final = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "Exit code with --once: 0: the backlog is empty, everything was delivered.  1: something "
+        "was dead-lettered, or is left because its destination does not take it."
+    )
+    add_pair(parser)
+    add_restored_time_to_live(parser)
+    parser.add_argument("--once", action="store_true", help="until the backlog is empty, then end")
+    add_patience(parser)
+    parser.add_argument(
+        "--checkpoint",
+        metavar="DIR",
+        help="where the rounds are counted (a place of its own for each pair in the user's state)",
+    )
+    parser.add_argument("--ledger", metavar="DIR", help="write what was done to Parquet files here")
+    parser.add_argument(
+        "--max-per-task",
+        type=positive_count,
+        default=50_000,
+        metavar="N",
+        help="messages of a backlog queue between two reports (50,000)",
+    )
+    parser.add_argument(
+        "--operations",
+        choices=("auto", "twinbus", "standard"),
+        default="auto",
+        help="how the secondary is read: as a twinbus, or as any Service Bus (auto)",
+    )
+    add_spark_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    take_connection_strings(options)
+    try:
+        from twinbus.cli.pair.backlog import Backlog  # noqa: PLC0415  loads the SDK
+    except ImportError as error:
+        raise ConfigError(
+            "the syphon shares the rules of pairs, which stand on the official SDK; "
+            "pip install 'twinbus[spark,pairing]'"
+        ) from error
+    from twinbus.pipeline.jobs.syphon import (  # noqa: PLC0415  loads Spark
+        SyphonSettings,
+        Totals,
+        default_checkpoint,
+        start_syphon,
+    )
+    from twinbus.pipeline.running.supervisor import stop_on_signals, supervise  # noqa: PLC0415
+
+    backlog = Backlog(options)
+    shown = _Shown(options, backlog, Totals())
+    authority = ConnectionString.parse(options.secondary).authority
+    settings = SyphonSettings(
+        source_options(options, [queue.name for queue in backlog.queues()]),
+        options.checkpoint or default_checkpoint(authority, backlog.prefix),
+        options.once,
+        options.ledger,
+    )
+    with in_one_line(), stop_on_signals() as is_asked_to_stop:
+        spark = open_session_for(options, "twinbus syphon")
+        supervise(
+            lambda: start_syphon(spark, settings, shown.take),
+            on_progress=_nothing,
+            should_stop=shown.between(is_asked_to_stop),
+            on_restart=shown.progress.say,
+        )
+        return shown.end(is_asked_to_stop())
+
+
+def source_options(options: argparse.Namespace, queues: Sequence[str]) -> dict[str, str]:
+    return {
+        "primary": options.primary,
+        "secondary": options.secondary,
+        "queues": ",".join(queues),
+        "restoredTimeToLive": options.restored_time_to_live,
+        "maxPerTask": str(options.max_per_task),
+        "patience": str(options.patience),
+        "operations": options.operations,
+    }
+
+
+def _nothing(told: Mapping[str, Any]) -> None:
+    """What Spark tells of a batch: rows know more."""
+
+
+class _Shown:
+    """How far it has come: a line that changes, lines that stay, the result."""
+
+    def __init__(self, options: argparse.Namespace, backlog: "Backlog", totals: "Totals") -> None:
+        self.progress = Progress(sys.stderr)
+        self._options = options
+        self._backlog = backlog
+        self._totals = totals
+        self._clock = SystemClock()
+        self._rate = Rate()
+        self._counted_ms = 0
+        self._told_held: dict[str, str] = {}
+        # As the secondary counts them, a moment ago; it dead-letters messages by itself, too.
+        self._left = self._dead_letters = 0
+        self._count()
+        self._left_first, self._dead_letters_first = self._left, self._dead_letters
+        self._done = 0
+        self._say(f"{self._left:,} waiting in the backlog queues")
+
+    def take(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """A round is over."""
+        self._totals.add(rows)
+        if self._options.json and not self._options.once and rows:
+            print(json.dumps({"round": [dict(row) for row in rows]}), flush=True)
+        held_for = self._totals.held_for
+        for path, reason in held_for.items():
+            if path not in self._told_held:
+                self._say(f"{path} does not take its {self._totals.held[path]:,} now: {reason}")
+        self._told_held = dict(held_for)
+
+    def between(self, is_asked_to_stop: Callable[[], bool]) -> Callable[[], bool]:
+        """What the supervisor asks every second; the line is renewed by the way."""
+
+        def ask() -> bool:
+            now_ms = self._clock.now().mono_ms
+            if now_ms - self._counted_ms >= COUNT_MS:
+                self._counted_ms = now_ms
+                try:
+                    self._count()
+                except TwinbusError:
+                    pass  # the query meets the same, and says so
+            if self._is_shown() and self.progress.is_due(now_ms):
+                self.progress.show(self._line(now_ms), now_ms)
+            return is_asked_to_stop()
+
+        return ask
+
+    def end(self, was_asked_to_stop: bool) -> int:
+        try:
+            self._count()
+        except TwinbusError as error:
+            self._say(f"what is left is not known: {error}")
+        totals = self._totals
+        dead = max(totals.dead_letter_count, self._dead_letters - self._dead_letters_first)
+        self.progress.finish()
+        if self._options.json:
+            outcome = {"moved": totals.moved_count, "dead_lettered": dead, "left": self._left}
+            print(json.dumps({**outcome, "destinations": totals.moved}))
+        else:
+            for path, count in sorted(totals.moved.items()):
+                print(f"{path}: {count:,}")
+            for (path, reason), count in sorted(totals.dead_lettered.items()):
+                print(f"{path or 'unknown destination'}: {count:,} dead-lettered, {reason}")
+            print(f"moved {totals.moved_count}, dead-lettered {dead}, left {self._left}")
+        if not self._options.once:
+            return 0
+        if was_asked_to_stop:
+            return INTERRUPTED
+        return NO if dead or self._left else 0
+
+    def _count(self) -> None:
+        queues = self._backlog.queues()
+        self._left = sum(queue.active for queue in queues)
+        self._dead_letters = sum(queue.dead_letter for queue in queues)
+
+    def _line(self, now_ms: int) -> str:
+        totals = self._totals
+        # Rounds are long; what is no longer in the backlog is quicker to tell.
+        self._done = max(self._done, self._left_first - self._left, totals.moved_count)
+        rate = self._rate.read(self._done, now_ms)
+        words = [f"{rate:,.0f}/s", f"left {self._left:,}", f"held {totals.held_count:,}"]
+        words.append(f"dead-lettered {totals.dead_letter_count:,}")
+        if self._options.once:
+            words.insert(0, bar(self._done, self._done + self._left))
+            if rate and self._left:
+                words.append(f"{span(self._left / rate)} to go")
+        most = sorted(totals.moved.items(), key=lambda each: -each[1])[:_SHOWN_DESTINATIONS_MAX]
+        return "  ".join([*words, *(f"{path} {count:,}" for path, count in most)])
+
+    def _say(self, text: str) -> None:
+        if self._is_shown():
+            self.progress.say(text)
+
+    def _is_shown(self) -> bool:
+        return not (self._options.quiet or self._options.json)

@@ -1,0 +1,1 @@
+"""Who may do what: shared access signatures, web tokens, and what a connection may claim."""

@@ -1,0 +1,1 @@
+"""Where things are: addresses, entities and the stores of their parts."""

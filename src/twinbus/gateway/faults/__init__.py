@@ -1,0 +1,1 @@
+"""Faults on purpose: which there are, which are in force, and what they do."""

@@ -1,0 +1,1 @@
+"""What is well and what is not: stores, brokers, entities, and this process."""

@@ -1,0 +1,226 @@
+"""Health: which parts of the bus are there, and what cannot be done with an entity (A-1).
+
+Four ways of being unavailable are told apart, because one does not take the others with it:
+
+    send       nothing can be sent: status, a store that is down, throttling, a fault
+    receive    nothing can be received: the same
+    manage     it cannot be looked at as a whole, changed or deleted: a part of it is down
+    contact    nobody gets as far as asking: the namespace is cut off
+
+Pure: reads what others know and changes nothing.  Must never roll a fault's dice: a fault that acts
+sometimes is named, and whoever asks is not its victim.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
+
+from twinbus.entities.descriptions import (
+    DISABLED,
+    RECEIVE_DISABLED,
+    SEND_DISABLED,
+    STATUS_ACTIVE,
+)
+from twinbus.gateway.directory.directory import Entity
+from twinbus.gateway.faults.faults import Fault
+from twinbus.gateway.faults.kinds import (
+    CUT_NAMESPACE,
+    MANAGEMENT,
+    PARTITION_DOWN,
+    RECEIVES,
+    REFUSE_CONNECTIONS,
+    SENDS,
+)
+from twinbus.gateway.throttling import throttle as throttling
+from twinbus.gateway.throttling.throttle import FULL, Throttle
+from twinbus.links.store_link import DOWN, SLOW, UP, StoreLink
+
+HEALTH_NAMES: Final = {UP: "up", SLOW: "slow", DOWN: "down"}
+
+# What Service Bus calls the availability of an entity.
+AVAILABLE: Final = "Available"
+LIMITED: Final = "Limited"  # some of its partitions are not well
+RESTORING: Final = "Restoring"  # all of it is down, and on its way back
+
+# Of a whole server.
+HEALTHY: Final = "healthy"
+DEGRADED: Final = "degraded"  # it serves, but not everything
+UNHEALTHY: Final = "unhealthy"  # there is no store to serve from
+
+_WAYS: Final = (
+    ("send", SENDS, throttling.SEND, (DISABLED, SEND_DISABLED)),
+    ("receive", RECEIVES, throttling.RECEIVE, (DISABLED, RECEIVE_DISABLED)),
+    ("manage", MANAGEMENT, throttling.MANAGE, ()),
+)
+
+
+class BrokerReport:
+    """How one broker process is doing; without any, this process is broker 0."""
+
+    __slots__ = (
+        "broker",
+        "cpu_share",
+        "lag_ms",
+        "memory_bytes",
+        "pid",
+        "restarts",
+        "state",
+        "trouble",
+    )
+
+    def __init__(self, broker: int, state: str) -> None:
+        self.broker = broker
+        self.state = state  # "up", or what it is instead (supervisor.py)
+        self.pid = 0
+        self.restarts = 0
+        self.lag_ms = 0
+        self.cpu_share = 0.0
+        self.memory_bytes = 0
+        self.trouble = ""  # the latest, for people
+
+
+class StoreReport:
+    """How one store is doing."""
+
+    __slots__ = (
+        "broker",
+        "commit_age_ms",
+        "disk_free_bytes",
+        "health",
+        "is_journalled",
+        "open_count",
+        "pending_bytes",
+        "store",
+        "trouble",
+    )
+
+    def __init__(self, store: int, broker: int, health: int) -> None:
+        self.store = store
+        self.broker = broker  # who runs it; -1: nobody
+        self.health = health
+        self.is_journalled = False  # sends to it are taken elsewhere meanwhile
+        self.commit_age_ms = 0  # of the oldest commit that is not durable yet
+        self.open_count = 0  # operations that wait for it, or in it
+        self.pending_bytes = 0
+        self.disk_free_bytes = -1  # -1: not known
+        self.trouble = ""  # the latest, for people
+
+    def troubled(self, trouble: str) -> None:
+        """It has noticed by itself that it does not do what it should."""
+        self.trouble = trouble
+        self.health = max(self.health, SLOW)
+
+
+class HealthSource(Protocol):
+    """Who knows how brokers and stores are doing."""
+
+    def brokers(self) -> list[BrokerReport]: ...
+
+    def stores(self) -> list[StoreReport]: ...
+
+
+def server_status(brokers: Iterable[BrokerReport], stores: Sequence[StoreReport]) -> str:
+    """The whole server in one word."""
+    if all(store.health == DOWN for store in stores):
+        return UNHEALTHY
+    if any(store.health != UP for store in stores) or any(each.state != "up" for each in brokers):
+        return DEGRADED
+    return HEALTHY
+
+
+def availability(entity: Entity, links: Sequence[StoreLink]) -> str:
+    """What management says of an entity: is all of it there?"""
+    healths = [links[part.store].health for part in entity.parts]
+    if healths.count(DOWN) == len(healths):
+        return RESTORING
+    return AVAILABLE if healths.count(UP) == len(healths) else LIMITED
+
+
+class Obstacles:
+    """What is wrong with entities at this moment.
+
+    `journalled` are the stores that are down while sends to them are taken elsewhere.
+    """
+
+    def __init__(
+        self,
+        links: Sequence[StoreLink],
+        throttle: Throttle,
+        faults: list[Fault],
+        journalled: frozenset[int] = frozenset(),
+    ) -> None:
+        self._throttle = throttle
+        self._journalled = journalled
+        self._healths = [link.health for link in links]
+        self._faults = faults
+        self._is_all_well = not self._faults and not any(self._healths) and not throttle.is_pressed
+
+    def of(self, entity: Entity, namespace: str) -> dict[str, list[str]]:
+        """The ways in which an entity is unavailable, each with its reasons; empty: it is well."""
+        if self._is_all_well and entity.description.status == STATUS_ACTIVE:
+            return {}
+        found: dict[str, list[str]] = {}
+        for way, role, kind, statuses in _WAYS:
+            reasons: list[str] = []
+            if entity.description.status in statuses:
+                reasons.append(f"its status is {entity.description.status}")
+            reasons += self._down(entity, role)
+            reasons += self._throttled(entity, kind)
+            reasons += self._on_purpose(entity, role)
+            if reasons:
+                found[way] = reasons
+        cut = [_text(fault) for fault in self._faults if _cuts(fault, namespace)]
+        if cut:
+            found["contact"] = cut
+        return found
+
+    def sick_partitions(self, entity: Entity) -> list[tuple[int, int, str]]:
+        """Of a partitioned entity: partition, store, and how that is doing."""
+        if not entity.is_partitioned or self._is_all_well:
+            return []
+        return [
+            (part.partition, part.store, HEALTH_NAMES[self._healths[part.store]])
+            for part in entity.parts
+            if self._healths[part.store] != UP
+        ] + [
+            (part.partition, part.store, _text(fault))
+            for fault in self._faults
+            if fault.kind is PARTITION_DOWN
+            for part in entity.parts
+            if fault.covers(entity, part.partition) and self._healths[part.store] == UP
+        ]
+
+    def _down(self, entity: Entity, role: int) -> list[str]:
+        """Sending and receiving go on while a part is there; managing needs all of them."""
+        stores = {part.store for part in entity.parts}
+        down = {store for store in stores if self._healths[store] == DOWN}
+        if role == SENDS:
+            down -= self._journalled
+        if down and (role == MANAGEMENT or down == stores):
+            return [f"store {store} is down" for store in sorted(down)]
+        return []
+
+    def _throttled(self, entity: Entity, kind: int) -> list[str]:
+        shortages = [self._throttle.shortage(part.store, kind) for part in entity.parts]
+        if all(level == FULL for level, _ in shortages):
+            return [f"throttled ({shortages[0][1]})"]
+        return []
+
+    def _on_purpose(self, entity: Entity, role: int) -> list[str]:
+        found = []
+        for fault in self._faults:
+            is_whole = fault.kind is PARTITION_DOWN and not fault.partitions
+            if (fault.kind.roles & role or is_whole) and all(
+                fault.covers(entity, part.partition) for part in entity.parts
+            ):
+                found.append(_text(fault))
+        return found
+
+
+def _cuts(fault: Fault, namespace: str) -> bool:
+    is_cut = fault.kind in (CUT_NAMESPACE, REFUSE_CONNECTIONS)
+    return is_cut and fault.covers_namespace(namespace.lower())
+
+
+def _text(fault: Fault) -> str:
+    sometimes = "" if fault.probability >= 1.0 else f", in {fault.probability:.0%} of cases"
+    return f"fault {fault.fault_id} ({fault.kind.name}{sometimes})"

@@ -1,0 +1,95 @@
+"""A link to a store that asks the throttle first (A-2): wraps any `StoreLink`.
+
+    all is well              the gateway's links are the stores' own: nobody asks
+    pressure, or credits     every link is one of these
+
+It knows which part of which entity a command is for, so that every partition has its own share.
+"""
+
+from twinbus.broker.delivery import Sink
+from twinbus.broker.session_waiters import Answer
+from twinbus.clock import Clock
+from twinbus.entities.commands import Command
+from twinbus.entities.sessions import SessionLock
+from twinbus.errors import ServerBusy
+from twinbus.gateway.directory.directory import Directory, plain_id
+from twinbus.gateway.throttling.credit_sink import PaidSink
+from twinbus.gateway.throttling.throttle import RECEIVE, Throttle, prefix_of
+from twinbus.links.replies import submit_admitted
+from twinbus.links.store_link import SLOW, UP, Accepting, Receiving, StoreLink
+from twinbus.links.wrapper import PassingLink
+
+
+class ThrottledLink(PassingLink):
+    """One store, for those who are let through to it."""
+
+    __slots__ = ("_clock", "_directory", "_store", "_throttle")
+
+    def __init__(
+        self, store: int, link: StoreLink, directory: Directory, throttle: Throttle, clock: Clock
+    ) -> None:
+        super().__init__(link)
+        self._store = store
+        self._directory = directory
+        self._throttle = throttle
+        self._clock = clock
+
+    @property
+    def health(self) -> int:
+        """A store that takes no sends is evaded by whatever may go to another one."""
+        health = self._link.health
+        return SLOW if health == UP and self._throttle.is_store_full(self._store) else health
+
+    def submit(self, commands: list[Command]) -> None:
+        submit_admitted(self._link, commands, self._refusal)
+
+    def _refusal(self, command: Command) -> ServerBusy | None:
+        part_id = plain_id(self._store, command.entity_id)
+        found = self._directory.part(part_id)
+        if found is None:
+            return None  # about no entity, or the gateway's own
+        now = self._clock.now()
+        error = self._throttle.admit_command(found[0], part_id, command, now)
+        if error is None:
+            self._throttle.begin(part_id, 1)
+        return error
+
+    def _receiver_refusal(self, entity_id: int) -> ServerBusy | None:
+        part_id = plain_id(self._store, entity_id)
+        found = self._directory.part(part_id)
+        if found is None:
+            return None
+        return self._throttle.admit(prefix_of(found[0]), part_id, RECEIVE, 1, self._clock.now())
+
+    def _paid(self, entity_id: int, sink: Sink) -> Sink:
+        found = self._directory.part(plain_id(self._store, entity_id))
+        if found is None or not self._throttle.has_credits:
+            return sink
+        return PaidSink(sink, prefix_of(found[0]), self._throttle, self._clock)
+
+    def open_receiver(
+        self,
+        entity_id: int,
+        subqueue: int,
+        receive_mode: int,
+        sink: Sink,
+        session: SessionLock | None = None,
+        is_exclusive: bool = True,
+        relays: bool = False,
+    ) -> Receiving:
+        error = None if relays else self._receiver_refusal(entity_id)
+        if error is not None:
+            raise error
+        if not relays:
+            sink = self._paid(entity_id, sink)
+        return self._link.open_receiver(
+            entity_id, subqueue, receive_mode, sink, session, is_exclusive, relays
+        )
+
+    def accept_session(
+        self, entity_id: int, session_id: str | None, timeout_ms: int, grant: int, then: Answer
+    ) -> Accepting:
+        error = self._receiver_refusal(entity_id)
+        if error is not None:
+            raise error
+        return super().accept_session(entity_id, session_id, timeout_ms, grant, then)

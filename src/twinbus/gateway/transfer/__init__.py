@@ -1,0 +1,1 @@
+"""Messages on their way between stores: forwarding, and the journal of a store that is not well."""

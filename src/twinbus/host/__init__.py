@@ -1,0 +1,1 @@
+"""The server as a whole: puts the parts together, starts them and ends them."""

@@ -1,0 +1,1 @@
+"""Broker processes, and the broker inside this one: started, watched, ended."""

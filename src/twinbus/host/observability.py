@@ -1,0 +1,103 @@
+"""Throttle, samples, reports and page of one server, put together."""
+
+from collections.abc import Callable
+
+from twinbus.clock import Clock
+from twinbus.config import ServerConfig
+from twinbus.gateway.faults.acting import ActingFaults
+from twinbus.gateway.faults.faults import Fault
+from twinbus.gateway.gateway import Gateway
+from twinbus.gateway.health.health import HealthSource
+from twinbus.gateway.health.usage import Sampler, fitted
+from twinbus.gateway.namespaces.entity_changes import Maker
+from twinbus.gateway.namespaces.registry import Namespaces
+from twinbus.gateway.throttling.throttle import Throttle, Usage
+from twinbus.server.http.access import HttpAccess
+from twinbus.server.http.operations.front import Reports
+from twinbus.server.http.operations.health import HealthRequests
+from twinbus.server.http.operations.metrics import MetricsRequests
+from twinbus.server.http.page.assembly import Page
+from twinbus.server.http.page.cost import Reader
+from twinbus.server.http.viewers import Observers
+from twinbus.telemetry.telemetry import Telemetry
+
+
+class Observation:
+    """What watches a server.  The gateway gets its throttle, the router its reports."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        gateway: Gateway,
+        source: HealthSource,
+        clock: Clock,
+        usage: Usage,
+        telemetry: Telemetry,
+    ) -> None:
+        self.throttle = Throttle(fitted(config.thresholds), config.limits)
+        gateway.set_throttle(self.throttle)
+        self._gateway = gateway
+        self._telemetry = telemetry
+        self._source = source
+        self._sampler = Sampler(self.throttle, source, clock, usage, gateway.look_at_throttle)
+        gateway.set_throttle(self.throttle)
+        self._is_open = config.open_metrics
+        self._clock = clock
+        self._page: Page | None = None
+
+    def start(self) -> None:
+        self._sampler.start()
+        if self._page is not None:
+            self._page.start()
+
+    def stop(self) -> None:
+        self._sampler.stop()
+        if self._page is not None:
+            self._page.stop()
+
+    def reports(
+        self,
+        maker: Maker,
+        namespaces: Namespaces,
+        faults: Callable[[], list[Fault]],
+        access: HttpAccess,
+    ) -> Reports:
+        """What answers requests about the server; `faults` lists those in force."""
+        observers = Observers(access, self._is_open)
+        gateway, source, throttle = self._gateway, self._source, self.throttle
+        health = HealthRequests(source, gateway, namespaces, throttle, faults, observers)
+        metrics = MetricsRequests(
+            source,
+            gateway,
+            maker,
+            namespaces,
+            throttle,
+            self._sampler,
+            observers,
+            self._telemetry,
+        )
+        return Reports(health, metrics)
+
+    def page(
+        self,
+        maker: Maker,
+        namespaces: Namespaces,
+        faults: ActingFaults,
+        metered: Reader,
+        access: HttpAccess,
+    ) -> Page:
+        """What answers the page; it works for as long as this does."""
+        self._page = Page(
+            self._source,
+            self._gateway,
+            maker,
+            namespaces,
+            self.throttle,
+            self._sampler.usage,
+            faults,
+            metered,
+            access,
+            Observers(access, self._is_open),
+            self._clock,
+        )
+        return self._page

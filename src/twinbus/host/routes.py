@@ -1,0 +1,92 @@
+"""The router of the server's port: the server itself, WebSockets, messages, entities.
+
+GET   /, /health, /metrics            the server itself (reports.py)
+…     /$faults…                       what goes wrong on purpose (fault_requests.py)
+GET   /, /$page…                      the page, for browsers (page_requests.py)
+…     /$pairs…                        what paired clients report (pair_reports.py)
+GET   /$meter                         what is to be billed (meter_requests.py)
+…     /$namespaces…                   namespaces that come and go (namespace_requests.py)
+GET   /$servicebus/websocket          AMQP over WebSockets (websocket.py)
+…     /{entity}/messages…             messages (rest.py)
+…     everything else                 entities (atom.py)
+
+Each says what a request needs before its body is read; where it says nothing, no body is read.
+"""
+
+from typing import Protocol
+
+from twinbus.server.http.access import Claim, HttpAccess
+from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.operations.faults import is_about_faults
+from twinbus.server.http.operations.front import is_about_server
+from twinbus.server.http.operations.meter import is_about_meter
+from twinbus.server.http.operations.namespaces import is_about_namespaces
+from twinbus.server.http.page.pair_reports import is_about_pairs
+from twinbus.server.http.page.routes import is_about_page
+from twinbus.server.http.rest.requests import is_about_messages
+from twinbus.server.http.websocket import answer_handshake, is_websocket_path
+
+
+class Answerer(Protocol):
+    """Answers some of the requests."""
+
+    def claim(self, request: Request) -> Claim | None:
+        """What a request needs, by its head; None: it has no body, whoever sends it."""
+        ...
+
+    async def answer(self, request: Request) -> Response: ...
+
+
+class Router:
+    """Looks at a request and gives it to whoever answers it."""
+
+    def __init__(
+        self,
+        access: HttpAccess,
+        messages: Answerer,
+        entities: Answerer,
+        reports: Answerer,
+        faults: Answerer,
+        meter: Answerer,
+        namespaces: Answerer,
+        page: Answerer,
+        pairs: Answerer,
+    ) -> None:
+        self._access = access
+        self._messages = messages
+        self._entities = entities
+        self._reports = reports
+        self._faults = faults
+        self._meter = meter
+        self._namespaces = namespaces
+        self._page = page
+        self._pairs = pairs
+
+    def body_max(self, request: Request) -> int:
+        found = self._find(request)
+        return 0 if found is None else self._access.body_max(request, found.claim(request))
+
+    async def answer(self, request: Request) -> Response:
+        found = self._find(request)
+        return answer_handshake(request) if found is None else await found.answer(request)
+
+    def _find(self, request: Request) -> Answerer | None:
+        """Whom a request is for; None: the opening of a WebSocket."""
+        segments = request.segments()
+        if is_websocket_path(segments):
+            return None
+        if is_about_page(request, segments):
+            return self._page
+        if is_about_server(request):
+            return self._reports
+        if is_about_faults(segments):
+            return self._faults
+        if is_about_pairs(segments):
+            return self._pairs
+        if is_about_meter(segments):
+            return self._meter
+        if is_about_namespaces(segments):
+            return self._namespaces
+        if is_about_messages(request.method, segments):
+            return self._messages
+        return self._entities

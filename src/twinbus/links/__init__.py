@@ -1,0 +1,1 @@
+"""What gateways and brokers say to each other: one `StoreLink` a store, wherever it is run."""

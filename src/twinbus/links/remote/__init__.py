@@ -1,0 +1,1 @@
+"""A store link over a socket: what is said, how it is encoded, and the gateway's end of it."""

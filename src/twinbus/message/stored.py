@@ -1,0 +1,298 @@
+"""The stored form of a message, and what is put in front of it on delivery.
+
+    ┌─────────┬───────┬──────────┬────────────────┬────────────────┬──────┬─────────────┬──────┐
+    │ version │ flags │ priority │ elements       │ bytes          │ ttl  │ annotations │ bare │
+    │ 1       │ 1     │ 1        │ of annotations │ of annotations │ ms   │             │      │
+    │         │       │          │ 4              │ 4              │ 8    │             │      │
+    └─────────┴───────┴──────────┴────────────────┴────────────────┴──────┴─────────────┴──────┘
+    flags: bit 0 = durable.  ttl: -1 = none.  annotations: the sender's message annotations without
+    the ones only a broker may set, as raw keys and values.  bare: properties, application
+    properties, body, footer, exactly as they were sent.
+
+Storage keeps these bytes without looking into them.  A delivery is a new header and annotations,
+packed, then `bare` untouched; the body is never decoded.
+"""
+
+from struct import Struct
+from typing import Final
+
+from twinbus.amqp.codec import (
+    decode_error,
+    encode_string,
+    encode_symbol,
+    encode_uint,
+    encode_value,
+    skip_value,
+)
+from twinbus.amqp.types import Int
+from twinbus.errors import RemoteProtocolError
+from twinbus.message.sections import (
+    APPLICATION_PROPERTIES,
+    DELIVERY_ANNOTATIONS,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    encode_map_section,
+    map_entries,
+)
+
+STORED_VERSION: Final = 1
+DURABLE: Final = 1
+
+STORED_HEAD: Final = Struct(">BBBIIq")
+STORED_HEAD_BYTES: Final = STORED_HEAD.size
+
+TTL_UINT_MAX: Final = 0xFFFF_FFFF
+
+SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
+ENQUEUED_TIME: Final = "x-opt-enqueued-time"
+LOCKED_UNTIL: Final = "x-opt-locked-until"
+ENQUEUE_SEQUENCE_NUMBER: Final = "x-opt-enqueue-sequence-number"
+MESSAGE_STATE: Final = "x-opt-message-state"
+DEADLETTER_SOURCE: Final = "x-opt-deadletter-source"
+LOCK_TOKEN: Final = "x-opt-lock-token"
+PARTITION_ID: Final = "x-opt-partition-id"
+
+# What only a broker may say about a message; a sender's claims are dropped.
+BROKER_ANNOTATIONS: Final = frozenset(
+    name.encode()
+    for name in (
+        SEQUENCE_NUMBER,
+        ENQUEUED_TIME,
+        LOCKED_UNTIL,
+        ENQUEUE_SEQUENCE_NUMBER,
+        MESSAGE_STATE,
+        DEADLETTER_SOURCE,
+        LOCK_TOKEN,
+        PARTITION_ID,
+    )
+)
+
+_SEQUENCE_NUMBER_KEY: Final = encode_symbol(SEQUENCE_NUMBER) + b"\x81"
+_ENQUEUED_TIME_KEY: Final = encode_symbol(ENQUEUED_TIME) + b"\x83"
+_LOCKED_UNTIL_KEY: Final = encode_symbol(LOCKED_UNTIL) + b"\x83"
+_ENQUEUE_SEQUENCE_NUMBER_KEY: Final = encode_symbol(ENQUEUE_SEQUENCE_NUMBER) + b"\x81"
+
+# The end of the header (first-acquirer, delivery-count), then the annotations: a map32, whose size
+# and count leave room for the sender's own, which follow in the stored form.
+_BROKER: Final = Struct(
+    f">BBI4sII{len(_SEQUENCE_NUMBER_KEY)}sq{len(_ENQUEUED_TIME_KEY)}sq"
+    f"{len(_ENQUEUE_SEQUENCE_NUMBER_KEY)}sq"
+)
+_BROKER_LOCKED: Final = Struct(_BROKER.format + f"{len(_LOCKED_UNTIL_KEY)}sq")
+_HEADER_END_BYTES: Final = 6
+_MAP_START: Final = bytes((0x00, 0x53, MESSAGE_ANNOTATIONS, 0xD1))
+# What the size of the map counts: all of the above but header end, descriptor, code and itself.
+_MAP_BYTES: Final = _BROKER.size - 14
+_MAP_BYTES_LOCKED: Final = _BROKER_LOCKED.size - 14
+
+
+def encode_stored(
+    durable: bool,
+    priority: int,
+    ttl_ms: int,
+    element_count: int,
+    annotations: bytes,
+    properties: bytes,
+    bare: bytes,
+) -> bytes:
+    """The stored form.  The small parts first: the body is then copied once."""
+    head = STORED_HEAD.pack(
+        STORED_VERSION,
+        DURABLE if durable else 0,
+        priority,
+        element_count,
+        len(annotations),
+        ttl_ms,
+    )
+    return head + annotations + properties + bare
+
+
+# The start of the header section and the annotations' count and size, by the stored head.  Messages
+# of one sender share it; bounded, as every sender can make up new ones.
+_Head = tuple[bytes, int, int]
+_heads: dict[bytes, _Head] = {}
+_HEADS_MAX: Final = 1_024
+
+
+def _learn_head(raw: bytes) -> _Head:
+    if len(raw) < STORED_HEAD_BYTES:
+        raise decode_error("stored message cut short")
+    version, flags, priority, count, size, ttl_ms = STORED_HEAD.unpack(raw)
+    if version != STORED_VERSION:
+        raise decode_error(f"stored message of unknown version {version}")
+    ttl = b"\x40"
+    if ttl_ms >= 0:
+        ttl = encode_uint(min(ttl_ms, TTL_UINT_MAX))
+    body = bytes((5, 0x41 if flags & DURABLE else 0x42, 0x50, priority)) + ttl
+    # first-acquirer and delivery-count follow: six bytes more
+    known = (b"\x00\x53\x70\xc0" + bytes((len(body) + 6,)) + body, count, size)
+    if len(_heads) >= _HEADS_MAX:
+        _heads.clear()
+    _heads[raw] = known
+    return known
+
+
+def _head_of(stored: bytes) -> _Head:
+    raw = stored[:STORED_HEAD_BYTES]
+    return _heads.get(raw) or _learn_head(raw)
+
+
+def delivered_head(
+    stored: bytes,
+    sequence_number: int,
+    enqueued_ms: int,
+    delivery_count: int,
+    locked_until_ms: int,
+) -> bytes:
+    """What a receiver gets in front of `stored[STORED_HEAD_BYTES:]`.
+
+    For active messages about which nothing has changed since they were sent: nearly all.  Apart
+    from the rest, so that nobody copies a body to put the two together.
+    """
+    head = _head_of(stored)
+    return head[0] + _pack_broker(
+        sequence_number,
+        sequence_number,
+        enqueued_ms,
+        delivery_count,
+        locked_until_ms,
+        head[1],
+        head[2],
+    )
+
+
+def encode_delivered(
+    stored: bytes,
+    sequence_number: int,
+    enqueued_ms: int,
+    delivery_count: int,
+    locked_until_ms: int,
+    state: int,
+    overlay_properties: bytes | None = None,
+    dead_letter_reason: str | None = None,
+    dead_letter_description: str | None = None,
+    dead_letter_source: str | None = None,
+    lock_token: bytes | None = None,
+    enqueued_sequence_number: int = 0,
+) -> bytes:
+    """The message as a receiver gets it.
+
+    `enqueued_sequence_number` is the number that it got where it was first sent to; 0 = the one it
+    has.  `locked_until_ms` 0 and `state` 0 leave their annotations out.  `overlay_properties` is an
+    encoded map of application properties to set.  `lock_token` (16 bytes, RFC 4122 order) adds the
+    delivery annotation that messages received by sequence number need.
+    """
+    head = _head_of(stored)
+    extra = _extra_annotations(state, dead_letter_source)
+    count = head[1] + 2 * ((state != 0) + (dead_letter_source is not None))
+    size = head[2] + len(extra)
+    broker = _pack_broker(
+        sequence_number,
+        enqueued_sequence_number or sequence_number,
+        enqueued_ms,
+        delivery_count,
+        locked_until_ms,
+        count,
+        size,
+    )
+    parts = [head[0], broker[:_HEADER_END_BYTES]]
+    if lock_token is not None:
+        entry = encode_symbol(LOCK_TOKEN) + b"\x98" + lock_token
+        parts.append(encode_map_section(DELIVERY_ANNOTATIONS, 2, entry))
+    bare_start = STORED_HEAD_BYTES + head[2]
+    parts += [broker[_HEADER_END_BYTES:], extra, stored[STORED_HEAD_BYTES:bare_start]]
+    bare = stored[bare_start:]
+    changes = _changes(overlay_properties, dead_letter_reason, dead_letter_description)
+    parts.append(merge_application_properties(bare, changes) if changes else bare)
+    return b"".join(parts)
+
+
+def _pack_broker(
+    sequence_number: int,
+    enqueued_sequence_number: int,
+    enqueued_ms: int,
+    delivery_count: int,
+    locked_until_ms: int,
+    count: int,
+    size: int,
+) -> bytes:
+    """Header end and the broker's annotations, to be followed by `size` bytes of `count` others."""
+    if locked_until_ms == 0:
+        return _BROKER.pack(
+            0x42 if delivery_count else 0x41,
+            0x70,
+            delivery_count,
+            _MAP_START,
+            _MAP_BYTES + size,
+            6 + count,
+            _SEQUENCE_NUMBER_KEY,
+            sequence_number,
+            _ENQUEUED_TIME_KEY,
+            enqueued_ms,
+            _ENQUEUE_SEQUENCE_NUMBER_KEY,
+            enqueued_sequence_number,
+        )
+    return _BROKER_LOCKED.pack(
+        0x42 if delivery_count else 0x41,
+        0x70,
+        delivery_count,
+        _MAP_START,
+        _MAP_BYTES_LOCKED + size,
+        8 + count,
+        _SEQUENCE_NUMBER_KEY,
+        sequence_number,
+        _ENQUEUED_TIME_KEY,
+        enqueued_ms,
+        _ENQUEUE_SEQUENCE_NUMBER_KEY,
+        enqueued_sequence_number,
+        _LOCKED_UNTIL_KEY,
+        locked_until_ms,
+    )
+
+
+def _extra_annotations(state: int, dead_letter_source: str | None) -> bytes:
+    extra = b""
+    if state:
+        extra = encode_symbol(MESSAGE_STATE) + encode_value(Int(state))
+    if dead_letter_source is not None:
+        extra += encode_symbol(DEADLETTER_SOURCE) + encode_string(dead_letter_source)
+    return extra
+
+
+def _changes(
+    overlay_properties: bytes | None, reason: str | None, description: str | None
+) -> dict[bytes, bytes]:
+    """Application properties to set: name → raw key and value."""
+    changes: dict[bytes, bytes] = {}
+    if overlay_properties is not None:
+        changes.update(map_entries(overlay_properties, 0, len(overlay_properties)))
+    if reason is not None:
+        changes[b"DeadLetterReason"] = encode_string("DeadLetterReason") + encode_string(reason)
+    if description is not None:
+        changes[b"DeadLetterErrorDescription"] = encode_string(
+            "DeadLetterErrorDescription"
+        ) + encode_string(description)
+    return changes
+
+
+def merge_application_properties(bare: bytes, changes: dict[bytes, bytes]) -> bytes:
+    """`bare` with application properties set; the other sections stay as they are.
+
+    Properties nobody can read (the sender's map is malformed) give way to the changes.
+    """
+    start = 0
+    if bare[:3] == bytes((0x00, 0x53, PROPERTIES)):
+        start = skip_value(bare, 0)
+    end = start
+    entries: list[bytes] = []
+    if bare[start : start + 3] == bytes((0x00, 0x53, APPLICATION_PROPERTIES)):
+        end = skip_value(bare, start)
+        try:
+            for name, entry in map_entries(bare, start + 3, end):
+                if name not in changes:
+                    entries.append(entry)
+        except RemoteProtocolError:
+            entries = []
+    entries += changes.values()
+    section = encode_map_section(APPLICATION_PROPERTIES, 2 * len(entries), b"".join(entries))
+    return bare[:start] + section + bare[end:]

@@ -1,1 +1,0 @@
-"""Broker processes: stores that are run behind a socket, seen from both of its ends."""

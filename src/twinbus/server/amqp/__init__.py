@@ -1,0 +1,1 @@
+"""AMQP: links, settlements, sessions, tokens and requests of one client."""

@@ -1,0 +1,50 @@
+"""Answers with thousands of messages: encoded a slice at a time, then put together in one go.
+
+Encoding a message takes a few microseconds, so all of an answer's together would hold up everybody
+else on the loop.  Copying four megabytes takes a millisecond, so that is done only once.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from twinbus.amqp.types import Int
+from twinbus.entities.commands import Selected
+from twinbus.message.plain import DecodedMessage
+from twinbus.server.amqp.management_bulk import answer_selected
+from twinbus.server.amqp.receiving import encode_overlaid
+from twinbus.server.amqp.request_fields import Body
+
+if TYPE_CHECKING:
+    from twinbus.server.amqp.request_node import Node
+
+SLICE_COUNT_MAX: Final = 1_024  # messages encoded in one turn of the loop
+
+
+def said(status: int, body: Body) -> Body:
+    """The application properties of an answer that is no refusal."""
+    return {"statusCode": Int(status), "statusDescription": "OK" if body else "No content"}
+
+
+class RangeAnswer:
+    """The answer to one browse of a range.  If the client is gone by its end, nobody hears it."""
+
+    def __init__(self, node: "Node", request: DecodedMessage, selected: Selected) -> None:
+        self._node = node
+        self._request = request
+        self._selected = selected
+        self._encoded: list[bytes] = []
+
+    def go_on(self) -> None:
+        """Encode the next slice; with the last one the answer goes out."""
+        delivered = self._selected.delivered
+        start = len(self._encoded)
+        self._encoded += [
+            encode_overlaid(each.message, each.body, 0)
+            for each in delivered[start : start + SLICE_COUNT_MAX]
+        ]
+        if len(self._encoded) < len(delivered):
+            asyncio.get_running_loop().call_soon(self.go_on)
+            return
+        status, body = answer_selected(self._selected)
+        entries = self._encoded
+        self._node.respond_listing(self._request, said(status, body), body, "messages", entries)

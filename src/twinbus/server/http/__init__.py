@@ -1,0 +1,1 @@
+"""HTTP: connections, who may ask, WebSockets."""

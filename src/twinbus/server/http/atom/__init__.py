@@ -1,0 +1,1 @@
+"""Entity management over HTTP: the Atom documents of the administration clients."""

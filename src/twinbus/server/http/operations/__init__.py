@@ -1,0 +1,1 @@
+"""What operators ask over HTTP: health, metrics, meter, faults, namespaces."""

@@ -1,0 +1,112 @@
+"""Namespaces over HTTP: JSON in, JSON out (docs/reference/namespaces.md).
+
+    GET     /$namespaces           those that there are
+    PUT     /$namespaces/{name}    a new one: 201, with its key
+    DELETE  /$namespaces/{name}    delete it, with everything in it
+
+Every request needs the Manage right on the first namespace, and nothing of it is read before that
+is proven.  A request is understood as a whole or refused with a sentence; nothing changes then.
+"""
+
+import json
+from typing import Final
+
+from twinbus.config import Declared, Identity
+from twinbus.emulator_config import parse_emulator_config
+from twinbus.errors import ArgumentInvalid, ConfigError, EntityNotFound, ServiceError, Unauthorized
+from twinbus.gateway.access.shared_access import MANAGE
+from twinbus.gateway.namespaces.lifetime import NamespaceMaker
+from twinbus.server.http.access import Claim, HttpAccess
+from twinbus.server.http.connection import Request, Response
+
+NAMESPACES: Final = "$namespaces"
+
+_JSON: Final = "application/json"
+_ALLOWED: Final = {1: "GET, HEAD", 2: "PUT, DELETE"}
+
+
+def is_about_namespaces(segments: list[str]) -> bool:
+    return segments[0].lower() == NAMESPACES
+
+
+class NamespaceRequests:
+    """Answers everything about namespaces."""
+
+    def __init__(self, access: HttpAccess, maker: NamespaceMaker) -> None:
+        self._access = access
+        self._maker = maker
+
+    def claim(self, request: Request) -> Claim | None:
+        return Claim(MANAGE, "")
+
+    async def answer(self, request: Request) -> Response:
+        try:
+            namespace = self._access.authorize(request, MANAGE, "")
+            if namespace is not self._maker.namespaces.default:
+                raise Unauthorized("Namespaces need a key of the first one.")
+            return await self._answer(request)
+        except ServiceError as error:
+            return _json(error.http_status, {"error": str(error)})
+
+    async def _answer(self, request: Request) -> Response:
+        segments = request.segments()
+        if len(segments) > 2:
+            raise EntityNotFound(
+                "There is nothing here; namespaces are at /$namespaces and /$namespaces/NAME."
+            )
+        if len(segments) == 1 and request.method in ("GET", "HEAD"):
+            return _json(200, {"namespaces": self._documents()})
+        if len(segments) == 2 and request.method == "PUT":
+            identity = await self._maker.create(segments[1], read_declared(request.body))
+            return _json(201, _document(identity))
+        if len(segments) == 2 and request.method == "DELETE":
+            await self._maker.delete(segments[1])
+            return Response(204, b"")
+        allowed = _ALLOWED[len(segments)]
+        return _json(405, {"error": f"Allowed are {allowed}."}, (("Allow", allowed),))
+
+    def _documents(self) -> list[dict[str, object]]:
+        return [
+            {
+                "name": namespace.name,
+                "created_utc_ms": namespace.created_utc_ms,
+                "queues": len(namespace.entities("queue")),
+                "topics": len(namespace.entities("topic")),
+            }
+            for namespace in self._maker.namespaces.all()
+        ]
+
+
+def read_declared(body: bytes) -> Declared:
+    """The entities that a request declares: the text of a Config.json with one namespace.
+
+    What that namespace is called does not matter: the request says what the new one is called.
+    """
+    if not body:
+        return Declared()
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        raise ArgumentInvalid("The body is not JSON.") from None
+    if not isinstance(found, dict) or set(found) != {"config"}:
+        raise ArgumentInvalid('A namespace is described by {"config": "text of a Config.json"}.')
+    if not isinstance(found["config"], str):
+        raise ArgumentInvalid("config must be the text of a Config.json.")
+    try:
+        declared = parse_emulator_config(found["config"], "config").namespaces
+    except ConfigError as error:
+        raise ArgumentInvalid(str(error)) from error
+    if len(declared) != 1:
+        raise ArgumentInvalid(f"config has {len(declared)} namespaces; give it one.")
+    return declared[0][1]
+
+
+def _document(identity: Identity) -> dict[str, object]:
+    rule = identity.rules[0]
+    return {"name": identity.namespace, "key_name": rule.name, "key": rule.primary_key}
+
+
+def _json(
+    status: int, document: dict[str, object], headers: tuple[tuple[str, str], ...] = ()
+) -> Response:
+    return Response(status, json.dumps(document).encode(), _JSON, headers)

@@ -1,0 +1,72 @@
+"""Page and pairs of one server, put together.
+
+counters, meter, health ─▶ PageState ─┬▶ requests    for /, /$page
+                                      └▶ Live        for /$page/live
+reports of paired clients ────────────▶ pairs        for /$pairs
+"""
+
+from twinbus.clock import Clock
+from twinbus.gateway.faults.acting import ActingFaults
+from twinbus.gateway.gateway import Gateway
+from twinbus.gateway.health.health import HealthSource
+from twinbus.gateway.namespaces.entity_changes import Maker
+from twinbus.gateway.namespaces.registry import Namespaces
+from twinbus.gateway.throttling.throttle import Throttle, Usage
+from twinbus.server.http.access import HttpAccess
+from twinbus.server.http.page.cost import CostBook, Reader
+from twinbus.server.http.page.live import Live
+from twinbus.server.http.page.messages import PageMessages
+from twinbus.server.http.page.pair_reports import PairReports, PairRequests
+from twinbus.server.http.page.rates import Rates
+from twinbus.server.http.page.routes import PageRequests
+from twinbus.server.http.page.scope import PageScope
+from twinbus.server.http.page.state import PageState
+from twinbus.server.http.viewers import Observers
+
+
+class Page:
+    """What answers the page, and what works for it in the background."""
+
+    def __init__(
+        self,
+        source: HealthSource,
+        gateway: Gateway,
+        maker: Maker,
+        namespaces: Namespaces,
+        throttle: Throttle,
+        usage: Usage,
+        faults: ActingFaults,
+        metered: Reader,
+        access: HttpAccess,
+        observers: Observers,
+        clock: Clock,
+    ) -> None:
+        self._rates = Rates(gateway.directory, clock)
+        self._cost = CostBook(metered, clock)
+        scope = PageScope(observers, namespaces)
+        reports = PairReports(clock)
+        state = PageState(
+            source,
+            gateway,
+            maker,
+            namespaces,
+            throttle,
+            usage,
+            faults,
+            self._rates,
+            self._cost,
+            reports,
+            clock,
+        )
+        self._live = Live(state)
+        messages = PageMessages(access, faults.faults.refuses_connection)
+        self.requests = PageRequests(scope, state, self._live, messages)
+        self.pairs = PairRequests(access, scope, reports)
+
+    def start(self) -> None:
+        self._rates.start()
+
+    def stop(self) -> None:
+        self._rates.stop()
+        self._live.close()
+        self._cost.close()

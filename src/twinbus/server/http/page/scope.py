@@ -1,0 +1,36 @@
+"""Which namespace somebody looks at, and whether he sees the others, too.
+
+a token          its namespace, and no other
+no token         whoever may look without one (observers.py) chooses by ?namespace=; without
+                 that it is the host's, or the first
+"""
+
+from twinbus.errors import EntityNotFound, Unauthorized
+from twinbus.gateway.namespaces.namespace import Namespace
+from twinbus.gateway.namespaces.registry import Namespaces
+from twinbus.server.http.connection import Request
+from twinbus.server.http.viewers import Observers
+
+
+class PageScope:
+    """Asked before anything is shown."""
+
+    def __init__(self, observers: Observers, namespaces: Namespaces) -> None:
+        self._observers = observers
+        self._namespaces = namespaces
+
+    def look(self, request: Request) -> tuple[Namespace, bool]:
+        """The namespace, and whether all of them may be seen; Unauthorized if not even that."""
+        seen = self._observers.scope(request)
+        wanted = request.query.get("namespace", "").lower()
+        if seen is not None:
+            if wanted and wanted != seen.name.lower():
+                raise Unauthorized("The token is for another namespace.")
+            return seen, False
+        if not wanted:
+            by_host = self._namespaces.by_host(request.headers.get("host"))
+            return by_host or self._namespaces.default, True
+        for each in self._namespaces.all():
+            if each.name.lower() == wanted:
+                return each, True
+        raise EntityNotFound(f"There is no namespace '{wanted[:64]}'.")

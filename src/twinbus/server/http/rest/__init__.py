@@ -1,0 +1,1 @@
+"""Messages over plain HTTP requests."""

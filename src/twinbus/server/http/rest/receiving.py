@@ -1,0 +1,163 @@
+"""Receiving one message for one HTTP request: wait, hand it out, or give it back.
+
+A request that waits ends with its timeout, with its peer or with the server.  What has been taken
+for it by then is never dropped: it is handed out, or, if it was only locked, released unseen.
+"""
+
+import asyncio
+
+from twinbus.entities.commands import PEEK_LOCK, RELEASE, Settle
+from twinbus.entities.message import Message
+from twinbus.errors import EntityNotFound, RemoteProtocolError, ServiceError
+from twinbus.gateway.counting.meter import EntityMeter
+from twinbus.gateway.directory.addresses import Address
+from twinbus.gateway.directory.directory import Entity
+from twinbus.gateway.gateway import Gateway
+from twinbus.message.plain import DecodedMessage, decode_message
+from twinbus.message.sections import DATA
+from twinbus.server.amqp.receiving import encode_overlaid
+from twinbus.server.http.connection import Response
+from twinbus.server.http.rest.messages import (
+    body_of,
+    broker_facts,
+    broker_properties,
+    property_headers,
+)
+
+
+class Place:
+    """What a request is about: an entity, or the dead-letter queue of one, and the way to it."""
+
+    __slots__ = ("address", "entity", "gateway", "meter")
+
+    def __init__(
+        self, gateway: Gateway, entity: Entity, address: Address, meter: EntityMeter
+    ) -> None:
+        self.gateway = gateway
+        self.entity = entity
+        self.address = address
+        self.meter = meter
+
+
+class Received:
+    """One message handed out, encoded while it was the queue's to read."""
+
+    __slots__ = (
+        "_data",
+        "_facts",
+        "_place",
+        "body",
+        "grant",
+        "locked_until_utc_ms",
+        "sequence_number",
+    )
+
+    def __init__(
+        self, place: Place, message: Message, body: bytes, locked_until_utc_ms: int
+    ) -> None:
+        self._place = place
+        self.sequence_number = message.sequence_number
+        self.grant = message.grant
+        self.locked_until_utc_ms = locked_until_utc_ms
+        self._facts = broker_facts(
+            message.sequence_number, message.enqueued_ms, message.delivery_count, message.state
+        )
+        self.body = body  # as it is stored
+        self._data = encode_overlaid(message, body, locked_until_utc_ms)
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._data)
+
+    def response(
+        self, status: int, locked: dict[str, object], headers: tuple[tuple[str, str], ...]
+    ) -> Response:
+        message = _decode(self._data)
+        body, content_type = body_of(message)
+        properties = broker_properties(message, {**self._facts, **locked})
+        shown = (("BrokerProperties", properties), *property_headers(message))
+        return Response(status, body, content_type, (*headers, *shown))
+
+    def release(self) -> None:
+        """Nobody has seen it: free again, and it does not count as a delivery."""
+        place = self._place
+        lock = (self.sequence_number, self.grant)
+        entity_id = place.entity.entity_id
+        place.gateway.submit([Settle(entity_id, place.address.subqueue, [lock], RELEASE)])
+
+
+def _decode(data: bytes) -> DecodedMessage:
+    """The message.  One that nobody can read is handed out too, all of it as its body."""
+    try:
+        return decode_message(data)
+    except RemoteProtocolError:
+        raw = DecodedMessage()
+        raw.body_section = DATA
+        raw.body = data
+        return raw
+
+
+class Waiting:
+    """A receiver for one message (a Sink): it is given one, or gives up."""
+
+    def __init__(self, place: Place, receive_mode: int) -> None:
+        self._place = place
+        self._mode = receive_mode
+        self._result: asyncio.Future[Received | None] = asyncio.get_running_loop().create_future()
+        self._receiver = place.gateway.open_receiver(
+            place.entity.entity_id, place.address.subqueue, receive_mode, self
+        )
+
+    async def wait(self, wait_s: float) -> Received | None:
+        """The message; None when none has come in time or the peer is gone."""
+        receiver = self._receiver
+        timer: asyncio.TimerHandle | None = None
+        if wait_s > 0:
+            timer = asyncio.get_running_loop().call_later(wait_s, self._drain)
+        receiver.set_credit(1, drain=wait_s == 0)
+        try:
+            return await self._result
+        finally:
+            if timer is not None:
+                timer.cancel()
+            receiver.close()
+
+    def give_up(self) -> None:
+        """Nobody waits any more.  A message already taken from the queue is still waited for."""
+        if not self._result.done():
+            self._receiver.set_credit(0, drain=True)
+
+    def _drain(self) -> None:
+        """Time is up, but what has been taken for us by now is ours."""
+        if not self._result.done():
+            self._receiver.set_credit(1, drain=True)
+
+    def _resolve(self, received: Received | None) -> None:
+        if not self._result.done():
+            self._result.set_result(received)
+
+    # -- what the broker calls (a Sink) ------------------------------------------------------
+
+    def deliver(
+        self, messages: list[Message], bodies: list[bytes], locked_until_utc_ms: int
+    ) -> None:
+        for message, body in zip(messages, bodies, strict=True):
+            received = Received(self._place, message, body, locked_until_utc_ms)
+            if not self._result.done():
+                self._result.set_result(received)
+            elif self._mode == PEEK_LOCK:
+                received.release()
+
+    def full(self) -> bool:
+        return self._result.done()
+
+    def drained(self) -> None:
+        self._resolve(None)
+
+    def removed(self) -> None:
+        if not self._result.done():
+            self._result.set_exception(EntityNotFound("The messaging entity was deleted."))
+
+    def lost(self, error: ServiceError) -> None:
+        if not self._result.done():
+            self._result.set_exception(error)

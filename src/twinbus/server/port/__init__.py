@@ -1,0 +1,1 @@
+"""The port: connections, TLS, and who is on the other end."""

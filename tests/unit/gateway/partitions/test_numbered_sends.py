@@ -1,0 +1,231 @@
+"""Messages that their producers have numbered, and pings, on their way to a store."""
+
+import zlib
+
+import pytest
+
+from tests.unit.gateway.partitions.partitioned_harness import Bus, new
+from tests.unit.gateway.sim_stores import keyed
+from tests.unit.gateway.transfer.test_journal import SICK, Scene
+from twinbus.entities.commands import Send
+from twinbus.entities.descriptions import QueueDescription
+from twinbus.entities.facts import MAIN
+from twinbus.entities.message import Mark, NewMessage
+from twinbus.entities.partitions import (
+    NO_PARTITION,
+    PARTITION_COUNT,
+    hash_key,
+    numbered_partition,
+    partition_of,
+)
+from twinbus.errors import InvalidOperation, QuotaExceeded
+from twinbus.gateway.partitions.routing import deal
+from twinbus.gateway.transfer.journal import JOURNALLING
+from twinbus.gateway.transfer.journal_entries import decode_entry, encode_entry
+from twinbus.links.store_link import DOWN, SLOW
+
+
+def numbered(number: int, key: str | None = None, producer: str = "producer") -> NewMessage:
+    message = new(b"%d" % number, key)
+    message.mark = Mark(producer, number)
+    return message
+
+
+def ping() -> NewMessage:
+    message = NewMessage(b"")
+    message.mark = Mark("", 0, True)
+    return message
+
+
+HOME = zlib.crc32(b"producer") % PARTITION_COUNT
+
+
+# --- partitions ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "distance"), [(1, 0), (4_095, 0), (4_096, 1), (8_191, 1), (70_000, 17)]
+)
+def test_the_partition_of_a_number(number: int, distance: int) -> None:
+    """It may never change: a copy from before an update would not be known again."""
+    expected = (HOME + distance) % PARTITION_COUNT
+    assert numbered_partition([numbered(number)]) == expected
+    assert numbered_partition([numbered(number), numbered(1), new(b"x")]) == expected
+    assert numbered_partition([new(b"x")]) == numbered_partition([ping()]) == NO_PARTITION
+
+
+def test_copies_meet_in_one_partition() -> None:
+    bus = Bus()
+    queue = bus.create()
+    first = bus.send(queue, numbered(7))[0]
+    assert partition_of(first) == HOME
+    assert bus.send(queue, numbered(7)) == [0]
+    assert bus.send(queue, numbered(7), numbered(8)) == [0, first + 1]
+    assert sum(bus.counts(queue)) == 2
+
+
+def test_a_key_goes_before_the_number() -> None:
+    bus = Bus()
+    queue = bus.create()
+    assert partition_of(bus.send(queue, numbered(7, "a"))[0]) == hash_key("a")
+    assert bus.send(queue, numbered(7, "a")) == [0]
+
+
+def test_ids_go_before_numbers_where_duplicates_are_detected() -> None:
+    bus = Bus()
+    queue = bus.create(description=QueueDescription(requires_duplicate_detection=True))
+    numbers = bus.send(queue, *[numbered(number) for number in range(1, 40)])
+    assert len({partition_of(number) for number in numbers}) > 8
+    assert bus.send(queue, *[numbered(number) for number in range(1, 40)]) == [0] * 39
+
+
+def test_those_of_one_read_are_dealt_by_their_numbers() -> None:
+    bus = Bus()
+    queue = bus.create()
+    deliveries = [[numbered(1)], [new(b"x")], [numbered(4_096), numbered(4_097)], [numbered(2)]]
+    dealt = deal(bus.links, queue, deliveries)
+    assert dealt[:2] == [(HOME, [0, 3]), ((HOME + 1) % PARTITION_COUNT, [2])]
+    assert [indices for _, indices in dealt[2:]] == [[1]]
+
+
+def test_a_slow_partition_is_not_evaded() -> None:
+    """Its answer may be late, and the client's next try must meet the first."""
+    bus = Bus(store_count=4)
+    queue = bus.create()
+    bus.sims[HOME % 4].health = SLOW
+    assert partition_of(bus.send(queue, numbered(7))[0]) == HOME
+    assert bus.send(queue, numbered(7)) == [0]
+
+
+@pytest.mark.parametrize("health", [SLOW, DOWN])
+def test_the_journal_leads_to_the_same_partition(health: int) -> None:
+    bus = Bus(store_count=4)
+    queue = bus.create()
+    bus.sims[HOME % 4].health = health
+    bus.diverts = True
+    bus.start(queue, Send(0, [numbered(7)]))
+    ((part, command),) = bus.diverted
+    assert part.partition == command.partition == HOME
+
+
+def test_without_a_journal_a_partition_that_is_down_is_evaded_always_the_same_way() -> None:
+    """E-7"""
+    bus = Bus(store_count=4)
+    queue = bus.create()
+    bus.sims[HOME % 4].health = DOWN
+    number = bus.send(queue, numbered(7))[0]
+    assert partition_of(number) == (HOME + 1) % PARTITION_COUNT
+    for _ in range(5):
+        bus.send(queue, new(b"x"))  # whose turn it is does not matter
+    assert bus.send(queue, numbered(7)) == [0]
+
+
+def test_a_full_partition_refuses_what_is_known_again_only_there() -> None:
+    """Elsewhere a copy would be a second message, if it finds room at home."""
+    bus = Bus(store_count=2)
+    queue = bus.create(description=QueueDescription(max_size_megabytes=1))
+    part = queue.parts[HOME]
+    full = bus.sims[part.store].store.entities[part.entity_id]
+    (large,) = full.send([NewMessage(bytes(1 << 20))], bus.clock.now())
+    bus.settle()
+    refused = bus.ask(queue, Send(queue.entity_id, [numbered(7), numbered(8)]))
+    assert isinstance(refused.error, QuotaExceeded)
+    bus.send(queue, new(b"x"))  # anything else evades it
+    assert sum(bus.counts(queue)) == 1 + 1
+    full.remove_free(MAIN, [large])
+    bus.settle()
+    for _ in range(3):
+        bus.send(queue, numbered(7), numbered(8))
+    assert bus.counts(queue)[HOME] in (2, 3)
+    assert sum(bus.counts(queue)) == 1 + 2
+
+
+def test_a_ping_gets_through_where_any_partition_is_well() -> None:
+    """P-13"""
+    bus = Bus(store_count=2)
+    queue = bus.create()
+    bus.sims[0].health = DOWN
+    assert bus.send(queue, ping()) == [0]
+    assert sum(bus.counts(queue)) == 0
+
+
+# --- the journal --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def test_a_copy_that_comes_while_the_first_is_in_the_journal(scene: Scene) -> None:
+    queue = scene.create("orders", [SICK])
+    scene.fall_ill()
+    for number in (1, 2, 1):
+        scene.submit(queue, Send(queue.entity_id, [numbered(number)]))
+    scene.settle_down()
+    assert scene.state == JOURNALLING
+    assert scene.answers.errors == [None] * 3
+    scene.recover()
+    scene.pass_time(1_000)
+    scene.submit(queue, Send(queue.entity_id, [numbered(2)]))
+    scene.settle_down()
+    assert scene.arrived(queue) == [b"1", b"2"]
+
+
+def test_a_copy_of_what_came_before_the_journal(scene: Scene) -> None:
+    queue = scene.create("orders", [SICK])
+    scene.submit(queue, Send(queue.entity_id, [numbered(1)]))
+    scene.settle_down()
+    scene.fall_ill()
+    scene.submit(queue, Send(queue.entity_id, [numbered(1), numbered(2)]))
+    scene.settle_down()
+    scene.recover()
+    scene.pass_time(1_000)
+    assert scene.arrived(queue) == [b"1", b"2"]
+
+
+def test_a_ping_leaves_no_entry(scene: Scene) -> None:
+    """P-13: it gets through, because a send would."""
+    queue = scene.create("orders", [SICK])
+    scene.fall_ill()
+    scene.submit(queue, Send(queue.entity_id, [ping()]))
+    scene.submit(queue, Send(queue.entity_id, [keyed(b"|1"), ping()]))
+    scene.settle_down()
+    assert scene.answers.errors == [None, None]
+    assert [reply.result for reply in scene.answers.replies] == [[0], [0, 0]]
+    scene.recover()
+    scene.pass_time(1_000)
+    assert scene.arrived(queue) == [b"|1"]
+    assert scene.journal_names() == []
+
+
+def test_a_ping_needs_no_session_on_its_way_to_the_journal(scene: Scene) -> None:
+    queue = scene.create("orders", [SICK], QueueDescription(requires_session=True))
+    scene.fall_ill()
+    scene.submit(queue, Send(queue.entity_id, [ping()]))
+    scene.submit(queue, Send(queue.entity_id, [NewMessage(b"")]))
+    scene.settle_down()
+    refused, accepted = sorted(scene.answers.replies, key=lambda reply: reply.error is None)
+    assert accepted.result == [0]
+    assert isinstance(refused.error, InvalidOperation)
+
+
+@pytest.mark.parametrize("producer", ["p", "grün/~7", "x" * 120])
+def test_a_numbered_entry_survives_the_way_to_bytes_and_back(producer: str) -> None:
+    message = new(b"body", "key")
+    message.mark = Mark(producer, 10**17)
+    data = encode_entry("orders", 7, 8, message)
+    entry = decode_entry(data)
+    assert entry.mark is not None
+    assert (entry.mark.producer, entry.mark.number) == (producer, 10**17)
+    assert entry.keys == (b"body".hex(), None, "key")
+    assert (entry.name, entry.body) == ("orders", b"body")
+    for size in range(len(data) - 4):
+        with pytest.raises(ValueError, match="entry"):
+            decode_entry(data[:size])
+
+
+def test_an_entry_without_a_number_is_as_it_always_was() -> None:
+    data = encode_entry("orders", 7, 8, new(b"body"))
+    assert data[0] == 1
+    assert decode_entry(data).mark is None
