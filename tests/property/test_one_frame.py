@@ -212,7 +212,7 @@ class OneFrame:
     def locks(self, queue: Queue) -> list[Lock]:
         receiver, sink = self.bench.receiver(queue, self.rng.choice(COUNTS))
         self.bench.run()
-        self.bench.broker.close_receiver(receiver)
+        receiver.close()
         return sink.locks
 
 

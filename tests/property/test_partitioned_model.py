@@ -29,7 +29,7 @@ from twinbus.entities.message import Message
 from twinbus.entities.partitions import hash_key, partition_of
 from twinbus.errors import ServiceError, Unavailable
 from twinbus.gateway.partitions.receiver import PartitionedReceiver
-from twinbus.links.store_link import DOWN, SLOW, UP
+from twinbus.links.store_link import DOWN, SLOW, UP, ReceiverDescription
 
 STORES = 3
 LOCK_MS = 10_000
@@ -130,7 +130,9 @@ class PartitionedQueueAgainstModel(RuleBasedStateMachine):
         client = Client(removes)
         mode = RECEIVE_AND_DELETE if removes else PEEK_LOCK
         try:
-            client.receiver = PartitionedReceiver(self.bus, self.queue, MAIN, mode, client)
+            client.receiver = PartitionedReceiver(
+                self.bus, self.queue, ReceiverDescription(self.queue.entity_id, MAIN, mode), client
+            )
         except Unavailable:
             assert all(sim.health == DOWN for sim in self.bus.sims)
         else:
@@ -257,7 +259,9 @@ class PartitionedQueueAgainstModel(RuleBasedStateMachine):
 
     def check_receive(self, left: set[bytes]) -> None:
         last = Client(removes=False)
-        last.receiver = PartitionedReceiver(self.bus, self.queue, MAIN, PEEK_LOCK, last)
+        last.receiver = PartitionedReceiver(
+            self.bus, self.queue, ReceiverDescription(self.queue.entity_id, MAIN, PEEK_LOCK), last
+        )
         for _ in range(len(left) // 5 + 2):
             last.credit += 5
             last.receiver.set_credit(last.credit, drain=False)

@@ -12,13 +12,14 @@ import pytest
 
 from tests.unit.broker.harness import BrokerHarness, SimSink
 from twinbus.broker.delivery import Receiver
-from twinbus.broker.transactions import Transaction, Transactions
+from twinbus.broker.transactions import Transactions
 from twinbus.entities.commands import ABANDON, COMPLETE, DEAD_LETTER, DEFER, Lock, Send, Settle
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTER_QUEUE
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import ACTIVE, DEFERRED, SCHEDULED, Mark, NewMessage
 from twinbus.entities.queue import Queue
 from twinbus.errors import ServiceError, TransactionRolledBack
+from twinbus.links.transactions import Transaction
 from twinbus.storage.store import Store
 from twinbus.testing import CrashMode, PowerCut, SimDisk
 from twinbus.testing.clock import SimClock
@@ -76,9 +77,9 @@ class World:
     def receive(self) -> None:
         """Lock a few messages."""
         receiver, sink = self.random.choice(self.receivers)
-        self.harness.broker.set_credit(receiver, self.random.randrange(1, 4), drain=False)
+        receiver.set_credit(self.random.randrange(1, 4), drain=False)
         self.harness.run()
-        self.harness.broker.set_credit(receiver, 0, drain=False)
+        receiver.set_credit(0, drain=False)
         for lock, body in zip(sink.locks, sink.bodies, strict=True):
             self.held.append((receiver.queue, lock, body))
         sink.locks.clear()

@@ -38,7 +38,7 @@ from twinbus.errors import (
     Unavailable,
 )
 from twinbus.links.remote.receivers import RemoteReceiver
-from twinbus.links.store_link import Receiving
+from twinbus.links.store_link import ReceiverDescription, Receiving
 
 MAY_HAVE_HAPPENED: Final = "may have happened"
 HELD_MAX: Final = 30
@@ -283,7 +283,7 @@ class Receiver(Client):
         link = Link(self, self._subqueue, self._receive_mode)
         try:
             link.receiving = self.world.life.gateway.open_receiver(
-                self.entity_id, self._subqueue, self._receive_mode, link
+                ReceiverDescription(self.entity_id, self._subqueue, self._receive_mode), link
             )
         except Unavailable:
             return

@@ -23,7 +23,7 @@ from twinbus.entities.facts import DEAD_LETTER, MAIN
 from twinbus.entities.message import ACTIVE, DEFERRED, Message
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import OperationTimeout, ServiceError
-from twinbus.links.store_link import Receiving
+from twinbus.links.store_link import ReceiverDescription, Receiving
 
 MONTH_MS: Final = 30 * 86_400_000
 PATIENCE_MS: Final = 60_000
@@ -126,7 +126,9 @@ def _fetch(world: World, place: str, subqueue: int, lock: SessionLock | None) ->
     mode = world.rng.choice((PEEK_LOCK, RECEIVE_AND_DELETE))
     basket = Basket(world, place, subqueue)
     gateway = world.life.gateway
-    receiving = gateway.open_receiver(world.number_of(place), subqueue, mode, basket, lock)
+    receiving = gateway.open_receiver(
+        ReceiverDescription(world.number_of(place), subqueue, mode, lock), basket
+    )
     receiving.set_credit(MANY, True)
     world.loop.ship()
     drained = world.loop.run(PATIENCE_MS, lambda: basket.is_drained and not world.asked)

@@ -141,7 +141,7 @@ class SimShell:
             store, self._clock, self._wake, on_replies, StoredMessageCodec(), is_one_of_many=True
         )
         self.broker.turn_now = self._turn
-        self.broker.arm_all()
+        self.broker.entities.note_all()
         self._arm()
         process.after(MAINTENANCE_MS, self._maintain)
 
@@ -184,7 +184,7 @@ class SimShell:
     # -- time and maintenance --------------------------------------------------------------------
 
     def _arm(self) -> None:
-        due_ms = self.broker.next_timer_ms()
+        due_ms = self.broker.entities.timers.next_ms
         if due_ms >= 0 and not 0 <= self._timer_ms <= due_ms:
             self._timer_ms = due_ms
             self._process.after(max(0, due_ms - self._process.loop.now_ms), self._tick)
@@ -192,7 +192,7 @@ class SimShell:
     def _tick(self) -> None:
         self._timer_ms = -1
         if not self.is_failed:
-            self.broker.tick()
+            self.broker.entities.tick()
             self._arm()
 
     def _maintain(self) -> None:
@@ -204,7 +204,7 @@ class SimShell:
             self._fail(error)
             return
         if self.store.facts:
-            self.broker.facts_stated()
+            self.broker.ask_for_turn()
         if self._task is None:
             self._process.after(MAINTENANCE_MS, self._maintain)
         else:

@@ -23,7 +23,7 @@ from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTER_QUEUE
 from twinbus.entities.facts import MAIN
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import OperationTimeout, ServiceError, SessionCannotBeLocked, Unavailable
-from twinbus.links.store_link import Accepting
+from twinbus.links.store_link import Accepting, ReceiverDescription
 
 
 class SessionReceiver(Receiver):
@@ -78,7 +78,9 @@ class SessionReceiver(Receiver):
         link.lock = result
         gateway = self.world.life.gateway
         try:
-            link.receiving = gateway.open_receiver(self.entity_id, MAIN, PEEK_LOCK, link, result)
+            link.receiving = gateway.open_receiver(
+                ReceiverDescription(self.entity_id, MAIN, PEEK_LOCK, result), link
+            )
         except ServiceError:
             gateway.release_session(self.entity_id, result)
             return

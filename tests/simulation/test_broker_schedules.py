@@ -57,7 +57,7 @@ from twinbus.entities.queue import Queue
 from twinbus.entities.topic import Topic
 from twinbus.errors import DiskFull, InvalidOperation
 from twinbus.limits import FORWARD_HOPS_MAX
-from twinbus.links.store_link import Receiving
+from twinbus.links.store_link import ReceiverDescription, Receiving
 from twinbus.storage.store import Commit
 from twinbus.testing.disk import CrashMode, PowerCut
 
@@ -169,7 +169,7 @@ class Schedule:
     def listen(self) -> None:
         if len(self.receivers) > 6:
             receiver, _ = self.receivers.pop(self.rng.randrange(len(self.receivers)))
-            self.harness.broker.close_receiver(receiver)
+            receiver.close()
         entities = self.harness.store.entities.values()
         queue = self.rng.choice([each for each in entities if each.shown_name != PASSING])
         subqueue = self.rng.choice((MAIN, MAIN, DEAD_LETTER_QUEUE, TRANSFER_DEAD_LETTER))
@@ -201,7 +201,7 @@ class Schedule:
         self.harness.submit(
             Settle(queue.entity_id, receiver.subqueue, locks, outcome, context=held)
         )
-        self.harness.broker.set_credit(receiver, self.rng.randint(1, 20), drain=False)
+        receiver.set_credit(self.rng.randint(1, 20), drain=False)
 
     def body_of(self, sink: SimSink, lock: Lock) -> bytes:
         for message, body in zip(reversed(sink.messages), reversed(sink.bodies), strict=True):
@@ -231,7 +231,9 @@ class Schedule:
             self.harness.submit(Send(partition.entity_id, messages))
         elif choice < 0.85:
             sink = ClosingSink()
-            sink.receiving = gateway.open_receiver(entity.entity_id, MAIN, PEEK_LOCK, sink)
+            sink.receiving = gateway.open_receiver(
+                ReceiverDescription(entity.entity_id, MAIN, PEEK_LOCK), sink
+            )
             sink.receiving.set_credit(self.rng.choice((1, 1, 30)), False)
         else:
             directory.remove(entity)
@@ -253,7 +255,7 @@ class Schedule:
         self.harness.clock.advance(self.rng.choice((10, 1_000, 6_000)))
         if self.rng.random() < 0.2:
             self.harness.clock.jump_utc(self.rng.choice((-3_600_000, 86_400_000)))
-        self.harness.broker.tick()
+        self.harness.broker.entities.tick()
 
     def power_cut_soon(self) -> None:
         self.harness.disk.cut_power_after(self.rng.randint(0, 8))

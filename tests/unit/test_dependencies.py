@@ -22,9 +22,9 @@ MAY_IMPORT = {
     "entities": ROOTS,
     "storage": ROOTS | {"entities", "metered"},
     "message": ROOTS | {"amqp", "entities"},
-    "links": ROOTS | {"entities"} | {"broker", "gateway"},
+    "links": ROOTS | {"entities"},
     "broker": ROOTS | {"storage", "links", "entities", "metered"},
-    "gateway": ROOTS | {"links", "entities", "metered", "config"} | {"broker", "server"},
+    "gateway": ROOTS | {"links", "entities", "metered", "config"} | {"server"},
     "server": ROOTS
     | {
         "gateway",
@@ -39,14 +39,13 @@ MAY_IMPORT = {
         "telemetry",
     },
     # Logs and secrets know nobody; the traced link is one of the gateway's.
-    "telemetry": ROOTS | {"links", "gateway", "entities"} | {"broker"},
+    "telemetry": ROOTS | {"links", "gateway", "entities"},
     "client": ROOTS | {"amqp", "message", "entities", "metered"},
     "costs": ROOTS | {"metered"},
     "page": set[str](),
     "pairing": ROOTS | {"entities"},  # of entities, the hash of keys; otherwise Azure's SDK
     # Of pairing, the rules of rewriting; of entities, the partitions.
-    "pipeline": ROOTS
-    | {"client", "amqp", "message", "entities", "metered", "costs", "pairing"},
+    "pipeline": ROOTS | {"client", "amqp", "message", "entities", "metered", "costs", "pairing"},
     # A user of everything that users have.
     "drill": ROOTS | {"client", "metered", "costs", "pairing", "pipeline", "testing"},
 }

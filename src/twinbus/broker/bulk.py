@@ -1,6 +1,6 @@
 """Requests about many messages: browse, list, delete, settle, undefer, resubmit, by a selection.
 
-A queue may hold millions of messages, so such a request is a walk: each turn of the broker looks at
+A queue may hold millions of messages, so such a request is a walk: each turn of the run looks at
 one slice of one walk, and whoever sends or receives gets his turn in between.
 
     Walk.step ─▶ the next messages, oldest first ─▶ which does the selection mean? ─▶ act on them
@@ -12,8 +12,9 @@ stated in facts as any other change is; a walk cut short by a crash has done wha
 Never touches a message that somebody has locked, except to look at it.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from twinbus.broker.store_run import StoreRun
 from twinbus.clock import Now
 from twinbus.entities.commands import (
     Browse,
@@ -54,9 +55,6 @@ from twinbus.errors import (
 from twinbus.limits import PEEK_COUNT_MAX, RUNS_MAX, WALKS_MAX
 from twinbus.metered import UNIT_BYTES
 
-if TYPE_CHECKING:
-    from twinbus.broker.broker import Broker
-
 # What one slice may look at, and what it may read; a few milliseconds' work.
 SLICE_COUNT_MAX: Final = PEEK_COUNT_MAX
 SLICE_BODIES_MAX: Final = 128
@@ -76,19 +74,19 @@ class Walk:
     changes_messages = True
     bodies_max = SLICE_BODIES_MAX  # that a slice reads
 
-    def __init__(self, broker: "Broker", queue: Queue, command: SelectionCommand) -> None:
+    def __init__(self, run: StoreRun, queue: Queue, command: SelectionCommand) -> None:
         selection = command.selection
         self.command = command
         self.queue = queue
         self.selected = Selected()
-        self._broker = broker
-        self._store = broker.store
-        self._codec = broker.codec
+        self._store_run = run
+        self._store = run.store
+        self._codec = run.codec
         self._subqueue = command.subqueue
         self._selection = selection
         self._states = frozenset(selection.states)
         # What is resubmitted is written in one piece.
-        self._size_bytes_max = min(SLICE_BODIES_BYTES_MAX, broker.store.together_size_max // 2)
+        self._size_bytes_max = min(SLICE_BODIES_BYTES_MAX, run.store.together_size_max // 2)
         self._left = command.count
         self._next = max(1, selection.from_sequence_number)
         self._last = min(queue.published, selection.to_sequence_number - 1)
@@ -236,8 +234,8 @@ class BrowseWalk(Walk):
     changes_messages = False
     bodies_max = SLICE_BROWSE_MAX
 
-    def __init__(self, broker: "Broker", queue: Queue, command: SelectionCommand) -> None:
-        super().__init__(broker, queue, command)
+    def __init__(self, run: StoreRun, queue: Queue, command: SelectionCommand) -> None:
+        super().__init__(run, queue, command)
         assert isinstance(command, Browse)
         self._size_bytes = 0
         self._maximum_bytes = command.maximum_bytes
@@ -289,18 +287,18 @@ class DeleteWalk(Walk):
     """Removes for good."""
 
     def _take(self, messages: list[Message], bodies: list[bytes], now: Now) -> int:
-        self._broker.work_count += len(messages)
+        self._store_run.work_count += len(messages)
         return self.queue.remove_free(self._subqueue, _numbers(messages))
 
 
 class SettleWalk(Walk):
     """Removes what is within ranges of numbers, or moves it to the dead-letter queue."""
 
-    def __init__(self, broker: "Broker", queue: Queue, command: SelectionCommand) -> None:
+    def __init__(self, run: StoreRun, queue: Queue, command: SelectionCommand) -> None:
         assert isinstance(command, SettleRanges)
         if command.overlay is not None and command.subqueue != MAIN:
             raise InvalidOperation("A message in a dead-letter queue cannot be dead-lettered.")
-        super().__init__(broker, queue, command)
+        super().__init__(run, queue, command)
         self._bounds = command.bounds
         self._overlay = command.overlay
         self._at = 0  # where in the bounds the walk has come to
@@ -331,7 +329,7 @@ class SettleWalk(Walk):
         return found, True
 
     def _take(self, messages: list[Message], bodies: list[bytes], now: Now) -> int:
-        self._broker.work_count += len(messages)
+        self._store_run.work_count += len(messages)
         for message in messages:
             self.selected.units += 1 + max(0, message.length - 1) // UNIT_BYTES
         if self._overlay is None:
@@ -347,7 +345,7 @@ class UndeferWalk(Walk):
         return message.state == DEFERRED and super()._fits(message)
 
     def _take(self, messages: list[Message], bodies: list[bytes], now: Now) -> int:
-        self._broker.work_count += len(messages)
+        self._store_run.work_count += len(messages)
         self.queue.undefer(_numbers(messages), now, self._subqueue)
         return len(messages)
 
@@ -362,12 +360,12 @@ class ResubmitWalk(Walk):
 
     reads_bodies = True
 
-    def __init__(self, broker: "Broker", queue: Queue, command: SelectionCommand) -> None:
+    def __init__(self, run: StoreRun, queue: Queue, command: SelectionCommand) -> None:
         if command.subqueue == MAIN:
             raise InvalidOperation(
                 "Only dead letters can be resubmitted; ask at the dead-letter queue's address."
             )
-        super().__init__(broker, queue, command)
+        super().__init__(run, queue, command)
         queue.check_sendable()
 
     def _fits(self, message: Message) -> bool:
@@ -382,8 +380,8 @@ class ResubmitWalk(Walk):
         size_bytes = sum(message.length + OVERHEAD_BYTES for message in messages)
         if not store.room_for(size_bytes):
             raise DiskFull("The disk is full: nothing can be resubmitted. Free some space first.")
-        self._broker.pending_bytes += size_bytes
-        self._broker.work_count += len(messages)
+        self._store_run.pending_bytes += size_bytes
+        self._store_run.work_count += len(messages)
         news = [_renewed(message, body) for message, body in zip(messages, bodies, strict=True)]
         mark = len(store.facts)
         store.facts.append(Stored(queue.entity_id, MAIN, queue.enqueue(news, now)))
@@ -415,7 +413,7 @@ _WALKS: Final[dict[type[Command], type[Walk]]] = {
 }
 
 
-def begin_walk(broker: "Broker", queue: Queue, command: Command, now: Now) -> object:
+def begin_walk(run: StoreRun, queue: Queue, command: Command, now: Now) -> object:
     """Decide on a request about many messages; PENDING when the reply comes from a walk."""
     assert isinstance(command, SelectionCommand)
     queue.accessed_utc_ms = now.utc_ms
@@ -424,7 +422,7 @@ def begin_walk(broker: "Broker", queue: Queue, command: Command, now: Now) -> ob
         selected = Selected()
         selected.count = len(command.sequence_numbers)
         return selected
-    if len(broker.walks) >= WALKS_MAX:
+    if len(run.walks) >= WALKS_MAX:
         raise ServerBusy(f"{WALKS_MAX} requests about many messages are under way; try again.")
-    broker.walks.append(_WALKS[type(command)](broker, queue, command))
+    run.walks.append(_WALKS[type(command)](run, queue, command))
     return PENDING

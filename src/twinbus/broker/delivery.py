@@ -14,49 +14,28 @@ from twinbus.entities.commands import PEEK_LOCK
 from twinbus.entities.facts import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from twinbus.entities.message import Message
 from twinbus.entities.queue import Queue
-from twinbus.entities.sessions import SessionLock
-from twinbus.errors import ServerBusy, ServiceError
+from twinbus.errors import ServerBusy
 from twinbus.limits import RECEIVERS_MAX
+from twinbus.links.sink import LARGE_BODY_BYTES, Sink
+from twinbus.links.store_link import ReceiverDescription
 
 # Chunk sizes: one receiver alone takes long strides (fewer calls a message); competitors alternate
 # in short ones.  Large bodies go few at a time, so that a chunk stays within a few megabytes.
 CHUNK_ALONE: Final = 128
 CHUNK_SHARED: Final = 16
 CHUNK_LARGE: Final = 4
-LARGE_BODY_BYTES: Final = 65_536
 # Deliveries of one queue in one loop turn; the rest waits for the next turn so that others get one.
 TURN_COUNT_MAX: Final = 1_024
 
 
-class Sink(Protocol):
-    """Where a receiver's messages go."""
-
-    def deliver(
-        self, messages: list[Message], bodies: list[bytes], locked_until_utc_ms: int
-    ) -> None:
-        """Send these out; `locked_until_utc_ms` is 0 when they are gone from the queue already."""
-
-    def full(self) -> bool:
-        """True while the connection holds more unsent bytes than it should."""
-
-    def drained(self) -> None:
-        """Everything there was has been delivered; the rest of the credit is returned."""
-
-    def removed(self) -> None:
-        """The entity is gone."""
-
-    def lost(self, error: ServiceError) -> None:
-        """The session it receives from is not its own any more."""
-
-
 class Owner(Protocol):
-    """Who runs the receivers: the broker."""
+    """Who runs the receivers (receivers.py)."""
 
     def set_credit(self, receiver: "Receiver", credit: int, drain: bool) -> None: ...
 
     def resume(self, receiver: "Receiver") -> None: ...
 
-    def close_receiver(self, receiver: "Receiver") -> None: ...
+    def close(self, receiver: "Receiver") -> None: ...
 
 
 class Receiver:
@@ -82,20 +61,17 @@ class Receiver:
         self,
         owner: Owner,
         queue: Queue,
-        subqueue: int,
-        receive_mode: int,
+        description: ReceiverDescription,
         sink: Sink,
-        session: SessionLock | None = None,
-        is_exclusive: bool = True,
     ) -> None:
         self._owner = owner
         self.queue = queue
-        self.subqueue = subqueue
-        self.receive_mode = receive_mode
+        self.subqueue = description.subqueue
+        self.receive_mode = description.receive_mode
         self.sink = sink
-        self.session = session  # whose messages it gets, in a session entity
-        self.is_exclusive = is_exclusive  # whether closing it releases the session
-        self.relays = False  # the gateway's own, for what is to be forwarded
+        self.session = description.session  # whose messages it gets, in a session entity
+        self.is_exclusive = description.is_exclusive  # whether closing it releases the session
+        self.relays = description.relays  # the gateway's own, for what is to be forwarded
         self.credit = 0
         self.drain = False
         self.in_ring = False  # of those that take turns (QueueReceivers)
@@ -109,7 +85,7 @@ class Receiver:
         self._owner.resume(self)
 
     def close(self) -> None:
-        self._owner.close_receiver(self)
+        self._owner.close(self)
 
     def holds(self, grant: int) -> bool:
         """Is this the lock by which it has its session?"""

@@ -2,13 +2,14 @@
 
 A function may state facts and raise ServiceError, in which case nothing has changed.  What it
 returns is the reply's result, handed out when everything it stated is durable; or PENDING, where
-the reply comes from a walk (selection.py).
+the reply comes from a walk (bulk.py).
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from twinbus.broker.bulk import begin_walk
+from twinbus.broker.store_run import StoreRun
 from twinbus.clock import Now
 from twinbus.entities.commands import (
     AddRule,
@@ -33,10 +34,7 @@ from twinbus.errors import EntityNotFound, InvalidOperation
 from twinbus.storage.entity_index import rule_path
 from twinbus.storage.store import Store
 
-if TYPE_CHECKING:
-    from twinbus.broker.broker import Broker
-
-Decide = Callable[["Broker", Queue, Command, Now], object]
+Decide = Callable[[StoreRun, Queue, Command, Now], object]
 
 
 def find_rule(store: Store, subscription: Queue, name: str) -> Rule:
@@ -60,18 +58,18 @@ def _rule_name(rule: Rule) -> str:
     return rule.description.name.lower()
 
 
-def _add_rule(broker: "Broker", queue: Queue, command: Command, now: Now) -> None:
+def _add_rule(run: StoreRun, queue: Queue, command: Command, now: Now) -> None:
     assert isinstance(command, AddRule)
     _check_subscription(queue)
     queue.accessed_utc_ms = now.utc_ms
-    broker.store.create_rule(queue.entity_id, command.description.stamped(now.utc_ms))
+    run.store.create_rule(queue.entity_id, command.description.stamped(now.utc_ms))
 
 
-def _replace_rule(broker: "Broker", queue: Queue, command: Command, now: Now) -> None:
+def _replace_rule(run: StoreRun, queue: Queue, command: Command, now: Now) -> None:
     """Another rule in the place of the one with its name; nobody sees neither of them."""
     assert isinstance(command, ReplaceRule)
     _check_subscription(queue)
-    store = broker.store
+    store = run.store
     old = find_rule(store, queue, command.description.name)
     queue.accessed_utc_ms = now.utc_ms
     mark = len(store.facts)
@@ -80,26 +78,24 @@ def _replace_rule(broker: "Broker", queue: Queue, command: Command, now: Now) ->
     gather(store.facts, mark)
 
 
-def _remove_rule(broker: "Broker", queue: Queue, command: Command, now: Now) -> None:
+def _remove_rule(run: StoreRun, queue: Queue, command: Command, now: Now) -> None:
     assert isinstance(command, RemoveRule)
     _check_subscription(queue)
-    rule = find_rule(broker.store, queue, command.name)
+    rule = find_rule(run.store, queue, command.name)
     queue.accessed_utc_ms = now.utc_ms
-    broker.store.delete_rule(rule.rule_id)
+    run.store.delete_rule(rule.rule_id)
 
 
-def _list_rules(
-    broker: "Broker", queue: Queue, command: Command, now: Now
-) -> list[RuleDescription]:
+def _list_rules(run: StoreRun, queue: Queue, command: Command, now: Now) -> list[RuleDescription]:
     assert isinstance(command, ListRules)
     _check_subscription(queue)
     queue.accessed_utc_ms = now.utc_ms
-    rules = list_rules(broker.store, queue)[command.skip : command.skip + command.top]
+    rules = list_rules(run.store, queue)[command.skip : command.skip + command.top]
     return [rule.description for rule in rules]
 
 
 def _list_partitions(
-    broker: "Broker", queue: Queue, command: Command, now: Now
+    run: StoreRun, queue: Queue, command: Command, now: Now
 ) -> list[PartitionState]:
     assert isinstance(command, ListPartitions)
     queue.check_receivable()

@@ -15,7 +15,7 @@ from twinbus.broker.delivery import (
     Taken,
     finish_drain,
 )
-from twinbus.broker.session_waiters import Answer, SessionWaiters, Waiter
+from twinbus.broker.session_waiters import SessionWaiters, Waiter
 from twinbus.clock import Now
 from twinbus.entities.commands import PEEK_LOCK
 from twinbus.entities.facts import MAIN
@@ -29,6 +29,7 @@ from twinbus.errors import (
     ServiceError,
     SessionLockLost,
 )
+from twinbus.links.store_link import Answer
 
 
 class SessionReceivers(QueueReceivers):

@@ -14,8 +14,7 @@ from heapq import heapify, heappop, heappush
 from twinbus.entities.message import NEVER_MS
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import OperationTimeout, ServiceError
-
-Answer = Callable[[SessionLock | ServiceError], None]
+from twinbus.links.store_link import Answer
 
 
 class Waiter:

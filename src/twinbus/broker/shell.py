@@ -67,7 +67,7 @@ class BrokerShell:
         self._maintenance: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        self.broker.arm_all()
+        self.broker.entities.note_all()
         self._arm()
         self._maintain()
 
@@ -177,7 +177,7 @@ class BrokerShell:
     # -- time ------------------------------------------------------------------------------------
 
     def _arm(self) -> None:
-        due = self.broker.next_timer_ms()
+        due = self.broker.entities.timers.next_ms
         if due < 0 or (self._timer is not None and self._timer_ms <= due):
             return
         if self._timer is not None:
@@ -189,7 +189,7 @@ class BrokerShell:
     def _tick(self) -> None:
         self._timer = None
         if not self._failed:
-            self.broker.tick()
+            self.broker.entities.tick()
             self._arm()
 
     # -- maintenance -----------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class BrokerShell:
             self._fail(error)
             return
         if self._store.facts:
-            self.broker.facts_stated()
+            self.broker.ask_for_turn()
         if task is None:
             self._maintenance = self._loop.call_later(MAINTENANCE_INTERVAL_S, self._maintain)
         else:

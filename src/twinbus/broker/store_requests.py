@@ -6,8 +6,9 @@ Names are those of the store, and whoever asks has checked them.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from twinbus.broker.live_entities import LiveEntities
 from twinbus.clock import Now
 from twinbus.entities.commands import (
     CreateEntities,
@@ -25,16 +26,13 @@ from twinbus.entities.queue import Queue
 from twinbus.entities.topic import Topic
 from twinbus.errors import EntityNotFound, QuotaExceeded, ServiceError
 
-if TYPE_CHECKING:
-    from twinbus.broker.broker import Broker
-
-Decide = Callable[["Broker", StoreCommand, Now], object]
+Decide = Callable[[LiveEntities, StoreCommand, Now], object]
 
 
-def _create(broker: "Broker", command: StoreCommand, now: Now) -> list[int]:
+def _create(live: LiveEntities, command: StoreCommand, now: Now) -> list[int]:
     assert isinstance(command, CreateEntities)
-    store = broker.store
-    _check_size(broker, command.entities)
+    store = live.run.store
+    _check_size(live, command.entities)
     mark = len(store.facts)
     made: list[Queue] = []
     try:
@@ -49,61 +47,61 @@ def _create(broker: "Broker", command: StoreCommand, now: Now) -> list[int]:
     finally:
         gather(store.facts, mark)
     for queue in made:
-        broker.note_entity(queue)
+        live.note(queue)
     return [queue.entity_id for queue in made]
 
 
-def _check_size(broker: "Broker", entities: list[NewEntity]) -> None:
+def _check_size(live: LiveEntities, entities: list[NewEntity]) -> None:
     """Refuse what cannot be written together: each part of an entity comes with its first rule."""
     size = 0
     for new in entities:
         size += len(new.description.to_json().encode())
         if new.rule is not None:
             size += len(new.rule.to_json().encode())
-    if size > broker.store.together_size_max:
+    if size > live.run.store.together_size_max:
         raise QuotaExceeded(
-            f"The descriptions take {size} bytes; {broker.store.together_size_max} can be "
+            f"The descriptions take {size} bytes; {live.run.store.together_size_max} can be "
             "written at once."
         )
 
 
-def _update(broker: "Broker", command: StoreCommand, now: Now) -> None:
+def _update(live: LiveEntities, command: StoreCommand, now: Now) -> None:
     assert isinstance(command, UpdateEntities)
-    store = broker.store
-    queues = [_entity(broker, entity_id) for entity_id in command.entity_ids]
+    store = live.run.store
+    queues = [_entity(live, entity_id) for entity_id in command.entity_ids]
     mark = len(store.facts)
     for queue in queues:
         store.update_entity(queue.entity_id, command.description)
     gather(store.facts, mark)
     for queue in queues:
-        broker.note_entity(queue)
+        live.note(queue)
 
 
-def _delete(broker: "Broker", command: StoreCommand, now: Now) -> None:
+def _delete(live: LiveEntities, command: StoreCommand, now: Now) -> None:
     assert isinstance(command, DeleteEntities)
-    entities = broker.store.entities
+    entities = live.run.store.entities
     found = [entities.get(entity_id) for entity_id in dict.fromkeys(command.entity_ids)]
-    broker.delete_entities([queue for queue in found if queue is not None])
+    live.delete([queue for queue in found if queue is not None])
 
 
-def _list(broker: "Broker", command: StoreCommand, now: Now) -> list[Listed]:
+def _list(live: LiveEntities, command: StoreCommand, now: Now) -> list[Listed]:
     return [
         Listed(queue.entity_id, queue.kind, queue.name, queue.description)
-        for queue in broker.store.entities.values()
+        for queue in live.run.store.entities.values()
     ]
 
 
-def _runtime(broker: "Broker", command: StoreCommand, now: Now) -> list[Runtime | None]:
+def _runtime(live: LiveEntities, command: StoreCommand, now: Now) -> list[Runtime | None]:
     assert isinstance(command, GetRuntime)
-    entities = broker.store.entities
+    entities = live.run.store.entities
     found: list[Runtime | None] = []
     for entity_id in command.entity_ids:
         queue = entities.get(entity_id)
-        found.append(None if queue is None else _runtime_of(broker, queue))
+        found.append(None if queue is None else _runtime_of(live, queue))
     return found
 
 
-def _runtime_of(broker: "Broker", queue: Queue) -> Runtime:
+def _runtime_of(live: LiveEntities, queue: Queue) -> Runtime:
     counts = queue.counts()
     runtime = Runtime()
     runtime.active = counts.active
@@ -113,7 +111,7 @@ def _runtime_of(broker: "Broker", queue: Queue) -> Runtime:
     runtime.transfer_dead_letter = counts.transfer_dead_letter
     runtime.size_bytes = counts.size_bytes
     runtime.accessed_utc_ms = queue.accessed_utc_ms
-    runtime.is_busy = broker.is_in_use(queue)
+    runtime.is_busy = live.is_in_use(queue)
     runtime.last_sequence_number = queue.last_sequence_number
     if isinstance(queue, Topic):
         runtime.sql_filter_count = queue.rules.sql_filter_count
@@ -123,14 +121,14 @@ def _runtime_of(broker: "Broker", queue: Queue) -> Runtime:
             # A body that several of them share counts for each.
             runtime.size_bytes += subscription.counts().size_bytes
     elif queue.topic_id:
-        topic = broker.store.entities.get(queue.topic_id)
+        topic = live.run.store.entities.get(queue.topic_id)
         if isinstance(topic, Topic):
             runtime.rule_count = topic.rules.count_of(queue.entity_id)
     return runtime
 
 
-def _entity(broker: "Broker", entity_id: int) -> Queue:
-    queue = broker.store.entities.get(entity_id)
+def _entity(live: LiveEntities, entity_id: int) -> Queue:
+    queue = live.run.store.entities.get(entity_id)
     if queue is None:
         raise EntityNotFound("The messaging entity could not be found.")
     return queue

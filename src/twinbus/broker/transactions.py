@@ -13,168 +13,33 @@ nothing of the transaction happens.  Nothing here may change an entity before ev
 checked.
 """
 
-from collections.abc import Callable
-from typing import Final, Protocol
-
-from twinbus.broker.broker import FACT_OVERHEAD_BYTES, Broker
+from twinbus.broker.store_run import StoreRun
 from twinbus.clock import Clock, Now
-from twinbus.entities.commands import Command, Send, Settle
+from twinbus.entities.commands import Send, Settle
 from twinbus.entities.facts import MAIN, Stored, gather
-from twinbus.entities.message import NEVER_MS, SCHEDULED, Message, NewMessage, overlay_bytes
+from twinbus.entities.message import NEVER_MS, SCHEDULED, Message, NewMessage
 from twinbus.entities.queue import Queue
 from twinbus.entities.topic import Topic
 from twinbus.errors import (
-    ArgumentInvalid,
     DiskFull,
     EntityNotFound,
     InvalidOperation,
-    NotSupported,
     QuotaExceeded,
-    ServerBusy,
     ServiceError,
     TransactionRolledBack,
 )
 from twinbus.limits import (
-    TRANSACTION_DURATION_MS_MAX,
-    TRANSACTION_MESSAGES_MAX,
     TRANSACTION_SIZE_BYTES_MAX,
-    TRANSACTIONS_SIZE_BYTES_MAX,
 )
-from twinbus.links.transactions import Declared, OpenTransactions
-
-_SETTLEMENT_BYTES: Final = 256  # what a settlement may take in the log without its overlay
-
-Then = Callable[[ServiceError | None], None]
-
-
-class Scheduled:
-    """Messages whose numbers were told before the commit."""
-
-    __slots__ = ("messages", "numbers", "queue")
-
-    def __init__(self, queue: Queue, messages: list[NewMessage], numbers: list[int]) -> None:
-        self.queue = queue
-        self.messages = messages
-        self.numbers = numbers
-
-
-class Transaction(Declared):
-    """What has been asked for so far."""
-
-    __slots__ = ("message_count", "scheduled", "sends", "settled", "settles", "size_bytes")
-
-    def __init__(self, txn_id: bytes, owner: object) -> None:
-        super().__init__(txn_id, owner)
-        self.message_count = 0
-        self.size_bytes = 0
-        self.sends: dict[int, list[NewMessage]] = {}  # by entity, in the order they came
-        self.scheduled: list[Scheduled] = []
-        self.settles: list[Settle] = []
-        self.settled: set[tuple[int, int, int]] = set()  # entity, subqueue, sequence number
-
-    def messages_for(self, entity_id: int) -> list[NewMessage]:
-        """Everything that the commit will store in an entity."""
-        messages = list(self.sends.get(entity_id, ()))
-        for scheduled in self.scheduled:
-            if scheduled.queue.entity_id == entity_id:
-                messages += scheduled.messages
-        return messages
-
-
-class Holder(Protocol):
-    """Who bears what waits in the transactions of all connections."""
-
-    transaction_bytes: int
-
-
-class GatheredTransactions(OpenTransactions[Transaction]):
-    """Transactions that gather commands until they are discharged, within limits."""
-
-    def __init__(self, holder: Holder, clock: Clock, prefix: bytes) -> None:
-        super().__init__(clock, prefix, Transaction)
-        self._holder = holder
-
-    def add(self, transaction: Transaction, command: Command) -> None:
-        """Make a command part of a transaction, or raise why not; then it is no part of it."""
-        now = self._clock.now()
-        if isinstance(command, Send):
-            size = self._check_send(transaction, command, now)
-            transaction.sends.setdefault(command.entity_id, []).extend(command.messages)
-            self._count(transaction, len(command.messages), size, now)
-        elif isinstance(command, Settle):
-            self._add_settle(transaction, command, now)
-        else:
-            raise NotSupported("Only sends, schedules and settlements can be in a transaction.")
-
-    def _check_send(self, transaction: Transaction, command: Send, now: Now) -> int:
-        """The size of what is sent, if it may be added."""
-        if not command.messages:
-            raise ArgumentInvalid("There is no message in it.")
-        size = 0
-        for message in command.messages:
-            size += len(message.body) + FACT_OVERHEAD_BYTES
-        self._check_limits(transaction, len(command.messages), size)
-        return size
-
-    def _add_settle(self, transaction: Transaction, command: Settle, now: Now) -> None:
-        size = (_SETTLEMENT_BYTES + overlay_bytes(command.overlay)) * len(command.locks)
-        self._check_limits(transaction, len(command.locks), size)
-        settled: set[tuple[int, int, int]] = set()
-        for number, _ in command.locks:
-            key = (command.entity_id, command.subqueue, number)
-            if key in settled or key in transaction.settled:
-                raise InvalidOperation(
-                    f"The message {number} is already settled in this transaction."
-                )
-            settled.add(key)
-        self._check_settle(command, now)
-        transaction.settled |= settled
-        transaction.settles.append(command)
-        self._count(transaction, len(command.locks), size, now)
-
-    def _check_settle(self, command: Settle, now: Now) -> None:
-        """Refuse what could not be settled now, as far as that is known."""
-
-    def _size_bytes_max(self) -> int:
-        return TRANSACTION_SIZE_BYTES_MAX
-
-    def _check_limits(self, transaction: Transaction, count: int, size: int) -> None:
-        if transaction.message_count + count > TRANSACTION_MESSAGES_MAX:
-            raise QuotaExceeded(
-                f"A transaction has at most {TRANSACTION_MESSAGES_MAX} messages, sent and settled."
-            )
-        size_max = self._size_bytes_max()
-        if transaction.size_bytes + size > size_max:
-            raise QuotaExceeded(
-                f"The messages of a transaction have at most {size_max} bytes together."
-            )
-        if self._holder.transaction_bytes + size > TRANSACTIONS_SIZE_BYTES_MAX:
-            raise ServerBusy("Too much is waiting in open transactions; try again later.")
-
-    def _count(self, transaction: Transaction, count: int, size: int, now: Now) -> None:
-        transaction.message_count += count
-        transaction.size_bytes += size
-        self._holder.transaction_bytes += size
-        if transaction.deadline_ms == NEVER_MS:
-            transaction.deadline_ms = now.mono_ms + TRANSACTION_DURATION_MS_MAX
-
-    def roll_back(self, transaction: Transaction) -> None:
-        """Forget everything it had asked for."""
-        self._forget(transaction)
-        for ending in transaction.endings:
-            ending.rolled_back()
-
-    def _forget(self, transaction: Transaction) -> None:
-        if self._open.pop(transaction.txn_id, None) is not None:
-            self._holder.transaction_bytes -= transaction.size_bytes
+from twinbus.links.transactions import GatheredTransactions, Scheduled, Then, Transaction
 
 
 class Transactions(GatheredTransactions):
-    """The open transactions of one connection in the store of a broker."""
+    """The open transactions of one connection in the store of a run."""
 
-    def __init__(self, broker: Broker, clock: Clock, prefix: bytes) -> None:
-        super().__init__(broker, clock, prefix)
-        self._broker = broker
+    def __init__(self, run: StoreRun, clock: Clock, prefix: bytes) -> None:
+        super().__init__(run, clock, prefix)
+        self._run = run
 
     # -- adding ------------------------------------------------------------------------------------
 
@@ -208,10 +73,10 @@ class Transactions(GatheredTransactions):
 
     def _size_bytes_max(self) -> int:
         # Two thirds of what a frame may hold: the rest is for the copies that topics make.
-        return min(TRANSACTION_SIZE_BYTES_MAX, self._broker.store.together_size_max * 2 // 3)
+        return min(TRANSACTION_SIZE_BYTES_MAX, self._run.store.together_size_max * 2 // 3)
 
     def _entity(self, entity_id: int) -> Queue:
-        queue = self._broker.store.entities.get(entity_id)
+        queue = self._run.store.entities.get(entity_id)
         if queue is None:
             raise EntityNotFound("The messaging entity could not be found.")
         return queue
@@ -227,13 +92,13 @@ class Transactions(GatheredTransactions):
             then(TransactionRolledBack(f"The transaction was rolled back: {error}"))
             return
         self._forget(transaction)
-        self._broker.when_durable(Committed(self._broker, transaction, waiting, then).durable)
+        self._run.when_durable(Committed(self._run, transaction, waiting, then).durable)
 
     def _apply(self, transaction: Transaction, now: Now) -> "list[tuple[Queue, list[Message]]]":
         """Check everything, then do everything; returns what is to be put in when durable."""
         if transaction.failure is not None:
             raise transaction.failure
-        broker = self._broker
+        run = self._run
         queues: dict[int, Queue] = {}
         for entity_id in transaction.sends:
             queues[entity_id] = self._entity(entity_id)
@@ -241,7 +106,7 @@ class Transactions(GatheredTransactions):
             entity_id = scheduled.queue.entity_id
             queues[entity_id] = self._entity(entity_id)
         self._check_all(transaction, queues, now)
-        mark = len(broker.store.facts)
+        mark = len(run.store.facts)
         for command in transaction.settles:
             queue = queues.setdefault(command.entity_id, self._entity(command.entity_id))
             result = queue.apply(command, now)
@@ -249,11 +114,11 @@ class Transactions(GatheredTransactions):
         for entity_id, messages in transaction.sends.items():
             queues[entity_id].send(messages, now)
         waiting = self._apply_scheduled(transaction, now)
-        gather(broker.store.facts, mark)
-        broker.pending_bytes += transaction.size_bytes
-        broker.work_count += transaction.message_count
+        gather(run.store.facts, mark)
+        run.pending_bytes += transaction.size_bytes
+        run.work_count += transaction.message_count
         for queue in queues.values():
-            broker.touch(queue)
+            run.touch(queue)
         return waiting
 
     def _check_all(self, transaction: Transaction, queues: dict[int, Queue], now: Now) -> None:
@@ -268,7 +133,7 @@ class Transactions(GatheredTransactions):
             queue = self._entity(command.entity_id)
             _check_settle(queue, command, now)
             size += queue.overlays_bytes(command.subqueue, command.locks)
-        store = self._broker.store
+        store = self._run.store
         if size > store.together_size_max:
             raise QuotaExceeded(
                 f"With its copies and what its messages carry already, it takes {size} bytes; "
@@ -295,7 +160,7 @@ class Transactions(GatheredTransactions):
                 if new in fresh
             ]
             if messages:
-                self._broker.store.facts.append(Stored(queue.entity_id, MAIN, messages))
+                self._run.store.facts.append(Stored(queue.entity_id, MAIN, messages))
                 waiting.append((queue, messages))
         return waiting
 
@@ -303,27 +168,27 @@ class Transactions(GatheredTransactions):
 class Committed:
     """A commit on its way to the disk."""
 
-    __slots__ = ("_broker", "_then", "_transaction", "_waiting")
+    __slots__ = ("_run", "_then", "_transaction", "_waiting")
 
     def __init__(
         self,
-        broker: Broker,
+        run: StoreRun,
         transaction: Transaction,
         waiting: list[tuple[Queue, list[Message]]],
         then: Then,
     ) -> None:
-        self._broker = broker
+        self._run = run
         self._transaction = transaction
         self._waiting = waiting
         self._then = then
 
     def durable(self) -> None:
-        entities = self._broker.store.entities
+        entities = self._run.store.entities
         for queue, messages in self._waiting:
             if entities.get(queue.entity_id) is queue:  # else it was deleted meanwhile
                 for message in messages:
                     queue.put_scheduled(message)
-                self._broker.touch(queue)
+                self._run.touch(queue)
         for ending in self._transaction.endings:
             ending.committed()
         self._then(None)

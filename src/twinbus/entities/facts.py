@@ -13,6 +13,8 @@ from twinbus.entities.message import Message, Overlay
 MAIN: Final = 0
 DEAD_LETTER: Final = 1
 TRANSFER_DEAD_LETTER: Final = 2
+# What a fact about a message may take in the log beyond the body.
+FACT_OVERHEAD_BYTES: Final = 128
 
 
 class Fact:

@@ -9,8 +9,6 @@ are they turned into those of a store.  Must never wait: whatever takes time com
 
 from collections.abc import Callable
 
-from twinbus.broker.delivery import Sink
-from twinbus.broker.session_waiters import Answer
 from twinbus.clock import Clock
 from twinbus.entities.commands import Command, Reply, Send
 from twinbus.entities.partitions import hash_key
@@ -35,7 +33,8 @@ from twinbus.gateway.throttling.link import ThrottledLink
 from twinbus.gateway.throttling.throttle import Throttle
 from twinbus.gateway.transfer.journal import Journals
 from twinbus.links.replies import dispatch_replies
-from twinbus.links.store_link import Accepting, Receiving, StoreLink
+from twinbus.links.sink import Sink
+from twinbus.links.store_link import Accepting, Answer, ReceiverDescription, Receiving, StoreLink
 
 
 class Gateway:
@@ -134,12 +133,12 @@ class Gateway:
         for each in list(self.ticking):
             each.tick()
 
-    def hurry(self, talker: object) -> None:
+    def turn_if_alone(self, client: object) -> None:
         if self._only is not None:
-            self._only.hurry(talker)
+            self._only.turn_if_alone(client)
             return
         for link in self.links:
-            link.hurry(talker)
+            link.turn_if_alone(client)
 
     @property
     def pending_bytes(self) -> int:
@@ -159,25 +158,18 @@ class Gateway:
 
     # -- receivers and sessions ------------------------------------------------------------------
 
-    def open_receiver(
-        self,
-        entity_id: int,
-        subqueue: int,
-        receive_mode: int,
-        sink: Sink,
-        session: SessionLock | None = None,
-        is_exclusive: bool = True,
-    ) -> Receiving:
+    def open_receiver(self, description: ReceiverDescription, sink: Sink) -> Receiving:
         """Receive from a part of an entity.  A refusal is raised, or comes as `sink.lost`."""
+        entity_id, session = description.entity_id, description.session
         if entity_id >= PARTITIONED:
             entity = self._partitioned(entity_id)
             if session is None:
-                return PartitionedReceiver(self, entity, subqueue, receive_mode, sink)
+                return PartitionedReceiver(self, entity, description, sink)
             part = entity.parts[hash_key(session.session_id)]
             link, local_id = self.links[part.store], part.entity_id
         else:
             link, local_id = self.links[entity_id >> STORE_SHIFT], entity_id & LOCAL_MASK
-        return link.open_receiver(local_id, subqueue, receive_mode, sink, session, is_exclusive)
+        return link.open_receiver(description.of(local_id), sink)
 
     def accept_session(
         self, entity_id: int, session_id: str | None, timeout_ms: int, grant: int, then: Answer

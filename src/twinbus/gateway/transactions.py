@@ -17,10 +17,8 @@ partition key says where a message would wait for its transfer.  None waits, and
 """
 
 from collections.abc import Sequence
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
-from twinbus.broker.broker import Broker
-from twinbus.broker.transactions import Then, Transaction, Transactions
 from twinbus.clock import Clock
 from twinbus.entities.commands import Command, Send, Settle
 from twinbus.entities.message import NewMessage
@@ -44,8 +42,9 @@ from twinbus.errors import (
 )
 from twinbus.gateway.directory.directory import Directory, Entity
 from twinbus.limits import TRANSACTION_DURATION_MS_MAX
+from twinbus.links.open_transactions import Declared, OpenTransactions
 from twinbus.links.store_link import DOWN, StoreLink
-from twinbus.links.transactions import Declared, OpenTransactions
+from twinbus.links.transactions import StoreTransactions, Then, Transaction
 
 NO_STORE: Final = -1
 
@@ -58,36 +57,6 @@ class Routes(Protocol):
 
     @property
     def links(self) -> Sequence[StoreLink]: ...
-
-
-# --- in a store -----------------------------------------------------------------------------------
-
-
-class StoreTransactions(Protocol):
-    """The open transactions of one connection in one store."""
-
-    def declare(self, owner: object) -> Transaction: ...
-
-    def add(self, transaction: Transaction, command: Command) -> None: ...
-
-    def schedule(self, transaction: Transaction, command: Send) -> list[int]: ...
-
-    def commit(self, transaction: Transaction, then: Then) -> None: ...
-
-    def roll_back(self, transaction: Transaction) -> None: ...
-
-
-class TransactingLink(Protocol):
-    """The link of a store that is run elsewhere."""
-
-    def transactions(self, clock: Clock, prefix: bytes) -> StoreTransactions: ...
-
-
-def open_transactions(link: StoreLink, clock: Clock, prefix: bytes) -> StoreTransactions:
-    """One connection's transactions in the store of this link."""
-    if isinstance(link, Broker):
-        return Transactions(link, clock, prefix)
-    return cast(TransactingLink, link).transactions(clock, prefix)
 
 
 # --- over stores ----------------------------------------------------------------------------------
@@ -174,7 +143,7 @@ class GatewayTransactions(OpenTransactions[BoundTransaction]):
     def _in_store(self, store: int) -> StoreTransactions:
         found = self._stores.get(store)
         if found is None:
-            found = open_transactions(self._routes.links[store], self._clock, self._prefix)
+            found = self._routes.links[store].transactions(self._clock, self._prefix)
             self._stores[store] = found
         return found
 

@@ -1,17 +1,24 @@
-"""What a link or a sink that wraps another one passes on as it is."""
+"""Links and sinks around others: faults, throttling and traces look at what passes.
+
+    gateway ── ThrottledLink ── TracedLink ── FaultyLink ── the store's own link
+
+A wrapper that has nothing to do is not on the way of a message: the throttle's are put around the
+links only while there is pressure (`Gateway.look_at_throttle`), the traces' only where traces are
+asked for, and a `FaultyLink` lends out the `submit` of what it wraps until there is a fault.
+"""
 
 from collections.abc import Callable
 
-from twinbus.broker.delivery import Sink
-from twinbus.broker.session_waiters import Answer
 from twinbus.clock import Clock
+from twinbus.entities.message import Message
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import ServiceError
-from twinbus.gateway.transactions import StoreTransactions, open_transactions
-from twinbus.links.store_link import Accepting, StoreLink
+from twinbus.links.sink import Sink
+from twinbus.links.store_link import Accepting, Answer, StoreLink
+from twinbus.links.transactions import StoreTransactions
 
 
-class PassingLink:
+class LinkWrapper:
     """All of a `StoreLink` but commands and receivers, which are what there is to wrap it for."""
 
     __slots__ = ("_link",)
@@ -37,10 +44,10 @@ class PassingLink:
         return self._link.accept_session(entity_id, session_id, timeout_ms, grant, then)
 
     def transactions(self, clock: Clock, prefix: bytes) -> StoreTransactions:
-        return open_transactions(self._link, clock, prefix)
+        return self._link.transactions(clock, prefix)
 
-    def hurry(self, talker: object) -> None:
-        self._link.hurry(talker)
+    def turn_if_alone(self, client: object) -> None:
+        self._link.turn_if_alone(client)
 
     def when_durable(self, call: Callable[[], None]) -> None:
         self._link.when_durable(call)
@@ -49,13 +56,18 @@ class PassingLink:
         self._link.release_session(entity_id, lock)
 
 
-class PassingSink:
-    """All of a `Sink` but the messages."""
+class SinkWrapper:
+    """All of a `Sink`; who wraps one looks at the messages, and passes them on."""
 
     __slots__ = ("_sink",)
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
+
+    def deliver(
+        self, messages: list[Message], bodies: list[bytes], locked_until_utc_ms: int
+    ) -> None:
+        self._sink.deliver(messages, bodies, locked_until_utc_ms)
 
     def full(self) -> bool:
         return self._sink.full()

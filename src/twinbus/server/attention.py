@@ -9,7 +9,7 @@ takes (docs/performance.md).
 
 Listening keeps a processor busy, so it is done only where it pays:
 
-- after an answer to a client that talks alone (`Broker.hurry`); with more of them there is work;
+- after an answer to a client that talks alone; with more of them there is work;
 - where this process may use several processors: the only one would be the client's to use;
 - while most of it is heard.  After too much silence so many answers go by without, and twice as
   many the next time.

@@ -14,7 +14,6 @@ from typing import Any, Final, cast
 from opentelemetry.context import Context
 from opentelemetry.trace import Span
 
-from twinbus.broker.delivery import Sink
 from twinbus.entities.commands import (
     ABANDON,
     COMPLETE,
@@ -29,11 +28,11 @@ from twinbus.entities.commands import (
 from twinbus.entities.descriptions import PREFIX_END
 from twinbus.entities.message import Message
 from twinbus.entities.partitions import shown_name
-from twinbus.entities.sessions import SessionLock
 from twinbus.gateway.directory.directory import Directory, plain_id
 from twinbus.links.replies import Asked
-from twinbus.links.store_link import Receiving, StoreLink
-from twinbus.links.wrapper import PassingLink, PassingSink
+from twinbus.links.sink import Sink
+from twinbus.links.store_link import ReceiverDescription, Receiving, StoreLink
+from twinbus.links.wrapper import LinkWrapper, SinkWrapper
 from twinbus.telemetry.tracing import DELIVER, FORWARD, SETTLE, STORE, Tracing
 
 DELIVERED_MAX: Final = 100_000  # messages whose settlement is waited for, the newest
@@ -55,7 +54,7 @@ Delivered = tuple[Context, str | None]  # the deliver span's, and the message's 
 Begun = tuple[int, Span]  # which message of a command, and its span
 
 
-class TracedLink(PassingLink):
+class TracedLink(LinkWrapper):
     """One store, with spans for those messages that carry a trace."""
 
     def __init__(
@@ -160,23 +159,13 @@ class TracedLink(PassingLink):
         while len(self._delivered) > DELIVERED_MAX:
             self._delivered.popitem(last=False)
 
-    def open_receiver(
-        self,
-        entity_id: int,
-        subqueue: int,
-        receive_mode: int,
-        sink: Sink,
-        session: SessionLock | None = None,
-        is_exclusive: bool = True,
-        relays: bool = False,
-    ) -> Receiving:
-        traced = TracedSink(self, sink, entity_id, subqueue, FORWARD if relays else DELIVER)
-        return self._link.open_receiver(
-            entity_id, subqueue, receive_mode, traced, session, is_exclusive, relays
-        )
+    def open_receiver(self, description: ReceiverDescription, sink: Sink) -> Receiving:
+        operation = FORWARD if description.relays else DELIVER
+        traced = TracedSink(self, sink, description.entity_id, description.subqueue, operation)
+        return self._link.open_receiver(description, traced)
 
 
-class TracedSink(PassingSink):
+class TracedSink(SinkWrapper):
     """Hands on everything, and tells the link of messages."""
 
     __slots__ = ("_entity_id", "_link", "_operation", "_subqueue")

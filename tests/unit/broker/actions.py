@@ -45,7 +45,7 @@ def taken(
     """Everything that is in a part, taken out."""
     receiver, sink = bench.receiver(queue, 1_000, RECEIVE_AND_DELETE, subqueue)
     bench.run()
-    bench.broker.close_receiver(receiver)
+    receiver.close()
     return sink.messages, sink.bodies
 
 

@@ -33,6 +33,7 @@ from twinbus.errors import ServiceError
 from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.namespaces.entity_changes import Maker, NoCatalog
 from twinbus.links.replies import dispatch_replies
+from twinbus.links.store_link import ReceiverDescription
 from twinbus.message.filter_fields import StoredMessageCodec
 from twinbus.storage.store import Commit, Store
 from twinbus.testing.clock import SimClock
@@ -91,9 +92,9 @@ class BrokerHarness:
         self.wanted = False
         on_replies = on_replies or self._replied
         self.broker = Broker(self.store, self.clock, self._wake, on_replies, StoredMessageCodec())
-        self.broker.arm_all()
+        self.broker.entities.note_all()
         self.gateway = Gateway([self.broker], self.clock)
-        self.broker.on_entity_gone = partial(self.gateway.directory.remove_part, 0)
+        self.broker.entities.on_gone = partial(self.gateway.directory.remove_part, 0)
         self.maker = Maker(self.gateway, NoCatalog())
         self.list_entities()
 
@@ -156,13 +157,13 @@ class BrokerHarness:
         """Time passes; the timers run when they are due."""
         end = self.clock.now().mono_ms + duration_ms
         while True:
-            due = self.broker.next_timer_ms()
+            due = self.broker.entities.timers.next_ms
             now = self.clock.now().mono_ms
             if due < 0 or due > end:
                 self.clock.advance(end - now)
                 return
             self.clock.advance(max(0, due - now))
-            self.broker.tick()
+            self.broker.entities.tick()
             self.run()
 
     def create_queue(
@@ -227,9 +228,11 @@ class BrokerHarness:
         self, queue: Queue, credit: int = 0, receive_mode: int = PEEK_LOCK, subqueue: int = MAIN
     ) -> tuple[Receiver, SimSink]:
         sink = SimSink()
-        receiver = self.broker.open_receiver(queue.entity_id, subqueue, receive_mode, sink)
+        receiver = self.broker.open_receiver(
+            ReceiverDescription(queue.entity_id, subqueue, receive_mode), sink
+        )
         if credit:
-            self.broker.set_credit(receiver, credit, drain=False)
+            receiver.set_credit(credit, drain=False)
         return receiver, sink
 
     def reply_to(self, command: Command) -> Reply | None:

@@ -74,7 +74,7 @@ def test_somebody_who_listens_keeps_it_alive() -> None:
     receiver, sink = bench.receiver(queue, 1)
     bench.pass_time(3 * IDLE)
     assert exists(bench, queue)
-    bench.broker.close_receiver(receiver)
+    receiver.close()
     bench.pass_time(IDLE + MINUTE)
     assert not exists(bench, queue)
     assert not sink.is_removed
@@ -140,7 +140,7 @@ def test_a_topic_lives_while_a_subscription_is_used() -> None:  # M-6
     queue = bench.create_subscription(topic, "one")
     receiver, _ = bench.receiver(queue, 1)
     bench.pass_time(2 * IDLE)
-    bench.broker.close_receiver(receiver)
+    receiver.close()
     for _ in range(3):
         bench.pass_time(4 * MINUTE)
         answer(bench, Peek(queue.entity_id, MAIN, 1, 1))

@@ -148,7 +148,7 @@ def test_credit_is_never_exceeded_and_a_full_connection_gets_nothing() -> None:
     bench.run()
     assert len(sink.bodies) == 7
     sink.is_full = True
-    bench.broker.set_credit(receiver, 10, drain=False)
+    receiver.set_credit(10, drain=False)
     bench.run()
     assert len(sink.bodies) == 7
     sink.is_full = False
@@ -165,20 +165,20 @@ def test_who_has_taken_its_credit_back_or_left_is_in_nobodys_way() -> None:
     receivers = [bench.receiver(queue) for _ in range(6)]
     for receiver, sink in receivers:
         sink.is_full = True
-        bench.broker.set_credit(receiver, 1, drain=False)
+        receiver.set_credit(1, drain=False)
     bench.run()
     for _, sink in receivers:
         sink.is_full = False
     for receiver, _ in receivers[:3]:
-        bench.broker.set_credit(receiver, 0, drain=False)
+        receiver.set_credit(0, drain=False)
     receivers[3][0].close()
     bench.run()
     assert [len(sink.bodies) for _, sink in receivers] == [0, 0, 0, 0, 1, 1]
     receiver, sink = receivers[0]
-    bench.broker.set_credit(receiver, 5, drain=True)
+    receiver.set_credit(5, drain=True)
     bench.run()
     assert (len(sink.bodies), sink.drained_count) == (1, 1)
-    bench.broker.set_credit(receiver, 1, drain=False)
+    receiver.set_credit(1, drain=False)
     bench.send(queue, b"four")
     bench.run()
     assert len(sink.bodies) == 2
@@ -190,7 +190,7 @@ def test_a_drain_is_answered_after_everything_there_is() -> None:
     bench.send(queue, b"one", b"two")
     bench.run()
     receiver, sink = bench.receiver(queue, receive_mode=RECEIVE_AND_DELETE)
-    bench.broker.set_credit(receiver, 10, drain=True)
+    receiver.set_credit(10, drain=True)
     commit = bench.turn()
     assert commit is not None
     assert sink.drained_count == 0  # two are on their way to the disk
@@ -319,7 +319,7 @@ def test_a_disk_that_was_full_takes_sends_when_the_reason_is_gone(
         else:
             receiver, _ = bench.receiver(ballast, 1_000, RECEIVE_AND_DELETE)
             bench.run()
-            bench.broker.close_receiver(receiver)
+            receiver.close()
         for _ in range(30):
             bench.clock.advance(1_000)
             bench.run()
@@ -410,13 +410,13 @@ def test_a_client_that_talks_alone_need_not_wait_for_the_end_of_the_turn() -> No
     queue = bench.create_queue()
     turns: list[str] = []
     bench.broker.turn_now = lambda: turns.append("now")
-    for talker in ("a", "b", "b", "b", "a"):
+    for client in ("a", "b", "b", "b", "a"):
         bench.send(queue, b"x")
-        bench.broker.hurry(talker)
+        bench.broker.turn_if_alone(client)
         bench.run()
     assert len(turns) == 2  # only the second and third time of b
     bench.send(queue, *[b"x"] * 100)
-    bench.broker.hurry("a")
+    bench.broker.turn_if_alone("a")
     assert len(turns) == 2  # too much work for now
 
 

@@ -86,7 +86,7 @@ def settle(
     bench.run()
     assert len(sink.locks) == count
     answer(bench, Settle(queue.entity_id, MAIN, sink.locks, outcome, overlay))
-    bench.broker.close_receiver(receiver)
+    receiver.close()
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_what_was_browsed_stays_as_it_was_seen(bench: BrokerHarness) -> None:
     bench.submit(command)
     assert bench.turn() is None
     bench.clock.advance(2_000)
-    bench.broker.tick()
+    bench.broker.entities.tick()
     bench.run()
     reply = bench.reply_to(command)
     assert reply is not None
@@ -260,7 +260,7 @@ def test_what_has_expired_is_not_deleted_but_dead_lettered(bench: BrokerHarness)
     send(bench, queue, new(b"over", time_to_live_ms=1_000), new(b"here"))
     bench.clock.advance(2_000)
     assert asked(bench, DeleteMessages, queue).count == 1
-    bench.broker.tick()
+    bench.broker.entities.tick()
     bench.run()
     assert arrived(bench, queue, DEAD_LETTERS) == [b"over"]
 
@@ -433,7 +433,7 @@ def test_undefer_in_the_dead_letter_queue(bench: BrokerHarness) -> None:
     receiver, sink = bench.receiver(queue, 1, subqueue=DEAD_LETTERS)
     bench.run()
     answer(bench, Settle(queue.entity_id, DEAD_LETTERS, sink.locks, DEFER))
-    bench.broker.close_receiver(receiver)
+    receiver.close()
     assert arrived(bench, queue, DEAD_LETTERS) == []
     assert asked(bench, Undefer, queue, subqueue=DEAD_LETTERS).count == 1
     assert arrived(bench, queue, DEAD_LETTERS) == [b"dead"]

@@ -32,6 +32,7 @@ from twinbus.errors import (
     SessionLockLost,
 )
 from twinbus.limits import RECEIVERS_MAX
+from twinbus.links.store_link import ReceiverDescription
 
 LOCK_MS = 10_000
 DESCRIPTION = QueueDescription(requires_session=True, lock_duration_ms=LOCK_MS)
@@ -75,9 +76,9 @@ class Stage(BrokerHarness):
     ) -> tuple[Receiver, SimSink]:
         sink = SimSink()
         receiver = self.broker.open_receiver(
-            self.queue.entity_id, MAIN, receive_mode, sink, lock, is_exclusive
+            ReceiverDescription(self.queue.entity_id, MAIN, receive_mode, lock, is_exclusive), sink
         )
-        self.broker.set_credit(receiver, credit, drain=False)
+        receiver.set_credit(credit, drain=False)
         self.run()
         return receiver, sink
 
@@ -105,11 +106,11 @@ def test_credit_and_room_bring_the_rest(stage: Stage) -> None:
     stage.send_to("a", b"1", b"2", b"3")
     receiver, sink = stage.open(stage.accept("a"), credit=1)
     sink.is_full = True
-    stage.broker.set_credit(receiver, 5, drain=False)
+    receiver.set_credit(5, drain=False)
     stage.run()
     assert sink.bodies == [b"1"]
     sink.is_full = False
-    stage.broker.resume(receiver)
+    receiver.resume()
     stage.run()
     assert sink.bodies == [b"1", b"2", b"3"]
 
@@ -125,7 +126,7 @@ def test_receive_and_delete_from_a_session(stage: Stage) -> None:
 def test_a_drain_is_answered(stage: Stage) -> None:
     stage.send_to("a", b"1")
     receiver, sink = stage.open(stage.accept("a"), credit=0)
-    stage.broker.set_credit(receiver, 5, drain=True)
+    receiver.set_credit(5, drain=True)
     stage.run()
     assert (sink.bodies, sink.drained_count, receiver.credit) == ([b"1"], 1, 0)
 
@@ -160,7 +161,7 @@ def test_a_session_that_is_closed_goes_to_who_waits(stage: Stage) -> None:
     receiver, sink = stage.open(stage.accept("a"))
     answers, _ = stage.wait()
     assert answers == []
-    stage.broker.close_receiver(receiver)
+    receiver.close()
     stage.run()
     assert isinstance(answers[0], SessionLock)
     _, other = stage.open(answers[0])
@@ -184,8 +185,8 @@ def test_a_wait_ends_with_its_time(stage: Stage) -> None:
 def test_who_gave_up_is_never_answered(stage: Stage) -> None:
     gone, waiter = stage.wait(timeout_ms=3_000)
     stays, _ = stage.wait()
-    stage.broker.cancel_accept(stage.queue.entity_id, waiter)
-    stage.broker.cancel_accept(stage.queue.entity_id, waiter)
+    waiter.cancel()
+    waiter.cancel()
     stage.send_to("a", b"1")
     assert isinstance(stays[0], SessionLock)
     stage.pass_time(5_000)
@@ -197,8 +198,8 @@ def test_ten_thousand_who_gave_up_leave_nothing_behind(stage: Stage) -> None:
     answers, _ = stage.wait()
     for _ in range(10_000):
         waiter = stage.broker.accept_session(entity_id, None, 60_000, 0, answers.append)
-        stage.broker.cancel_accept(entity_id, waiter)
-    waiters = stage.broker._receivers[entity_id]._waiters  # type: ignore[attr-defined]
+        waiter.cancel()
+    waiters = stage.broker.receivers.by_entity[entity_id]._waiters  # type: ignore[attr-defined]
     assert len(waiters._line) < 200
     stage.send_to("a", b"1")
     assert len(answers) == 1
@@ -229,7 +230,7 @@ def test_a_disabled_entity_gives_no_session_and_goes_on_when_enabled(stage: Stag
     stage.update(stage.queue, disabled)
     with pytest.raises(EntityDisabled):
         stage.wait()
-    stage.broker.set_credit(receiver, 5, drain=False)
+    receiver.set_credit(5, drain=False)
     stage.run()
     assert (len(sink.bodies), answers) == (1, [])
     stage.update(stage.queue, DESCRIPTION)
@@ -242,7 +243,7 @@ def test_an_entity_that_nobody_uses_is_not_busy(stage: Stage) -> None:
     stage.wait("a")
     stage.pass_time(20_000)
     assert isinstance(answers[0], OperationTimeout)
-    assert stage.broker._receivers == {}
+    assert stage.broker.receivers.by_entity == {}
 
 
 # --- losing ---------------------------------------------------------------------------------------
@@ -254,7 +255,7 @@ def test_a_lock_that_runs_out_is_told_and_the_session_goes_on_to_others(stage: S
     answers, _ = stage.wait()
     stage.pass_time(LOCK_MS)
     assert [type(error) for error in sink.errors] == [SessionLockLost]
-    stage.broker.close_receiver(receiver)  # as the gateway does when it is told
+    receiver.close()  # as the gateway does when it is told
     assert isinstance(answers[0], SessionLock)
     _, other = stage.open(answers[0])
     assert [m.delivery_count for m in other.messages] == [1]
@@ -284,8 +285,10 @@ def test_another_receiver_takes_over(stage: Stage) -> None:
     lock = stage.accept("a")
     older = ClosingSink(stage)
     entity_id = stage.queue.entity_id
-    older.receiver = stage.broker.open_receiver(entity_id, MAIN, PEEK_LOCK, older, lock, False)
-    stage.broker.set_credit(older.receiver, 1, drain=False)
+    older.receiver = stage.broker.open_receiver(
+        ReceiverDescription(entity_id, MAIN, PEEK_LOCK, lock, False), older
+    )
+    older.receiver.set_credit(1, drain=False)
     stage.run()
     opened: list[tuple[Receiver, SimSink]] = []
 
@@ -298,7 +301,7 @@ def test_another_receiver_takes_over(stage: Stage) -> None:
     assert [type(error) for error in older.errors] == [LinkStolen]
     stage.send_to("a", b"3")
     assert taken.bodies == [b"2", b"3"], "what the other was given is still locked"
-    stage.broker.close_receiver(newer)
+    newer.close()
     stage.run()
     assert isinstance(stage.wait("a")[0][0], SessionCannotBeLocked), "its lock runs on"
     assert isinstance(stage.wait("a", grant=lock.grant)[0][0], SessionLock)
@@ -313,7 +316,7 @@ def test_a_plain_receiver_on_a_session_entity_is_refused(stage: Stage) -> None:
     with pytest.raises(InvalidOperation, match="requires sessions"):
         stage.receiver(stage.queue)
     stage.receiver(stage.queue, subqueue=DEAD_LETTER)
-    assert list(stage.broker._receivers) == [stage.queue.entity_id]
+    assert list(stage.broker.receivers.by_entity) == [stage.queue.entity_id]
 
 
 def test_a_session_receiver_on_a_plain_entity_is_refused(stage: Stage) -> None:
@@ -323,7 +326,9 @@ def test_a_session_receiver_on_a_plain_entity_is_refused(stage: Stage) -> None:
     lock = stage.accept("a")
     for entity_id, part in ((plain.entity_id, MAIN), (stage.queue.entity_id, DEAD_LETTER)):
         with pytest.raises(InvalidOperation, match="no sessions"):
-            stage.broker.open_receiver(entity_id, part, PEEK_LOCK, SimSink(), lock)
+            stage.broker.open_receiver(
+                ReceiverDescription(entity_id, part, PEEK_LOCK, lock), SimSink()
+            )
     stage.broker.release_session(stage.queue.entity_id, lock)
     assert stage.accept("a").grant > lock.grant
 
@@ -368,8 +373,10 @@ def test_after_a_restart_every_session_is_free(stage: Stage) -> None:
     assert isinstance(again, SessionLock)
     assert again.grant > lock.grant
     sink = SimSink()
-    receiver = restarted.broker.open_receiver(queue.entity_id, MAIN, PEEK_LOCK, sink, again)
-    restarted.broker.set_credit(receiver, 10, drain=False)
+    receiver = restarted.broker.open_receiver(
+        ReceiverDescription(queue.entity_id, MAIN, PEEK_LOCK, again), sink
+    )
+    receiver.set_credit(10, drain=False)
     restarted.run()
     assert sink.bodies == [b"2"]
     get = GetSessionState(queue.entity_id, "a", again.grant)
@@ -388,8 +395,10 @@ def test_a_turn_looks_only_at_sessions_that_changed(stage: Stage) -> None:
     for number, sink in enumerate(sinks):
         lock = stage.accept(str(number))
         entity_id = stage.queue.entity_id
-        receiver = stage.broker.open_receiver(entity_id, MAIN, PEEK_LOCK, sink, lock)
-        stage.broker.set_credit(receiver, 10, drain=False)
+        receiver = stage.broker.open_receiver(
+            ReceiverDescription(entity_id, MAIN, PEEK_LOCK, lock), sink
+        )
+        receiver.set_credit(10, drain=False)
     stage.run()
     for sink in sinks:
         sink.asked = 0
@@ -409,7 +418,7 @@ class ClosingSink(SimSink):
     def lost(self, error: ServiceError) -> None:
         super().lost(error)
         assert self.receiver is not None
-        self.stage.broker.close_receiver(self.receiver)
+        self.receiver.close()
 
 
 class CountingSink(SimSink):
@@ -426,16 +435,16 @@ def test_an_entity_with_its_fill_of_receivers_is_busy_until_one_closes() -> None
     stage = Stage()
     entity_id, broker = stage.queue.entity_id, stage.broker
     opened = [
-        broker.open_receiver(entity_id, DEAD_LETTER, PEEK_LOCK, SimSink())
+        broker.open_receiver(ReceiverDescription(entity_id, DEAD_LETTER, PEEK_LOCK), SimSink())
         for _ in range(RECEIVERS_MAX - 1)
     ]
     _, waiter = stage.wait()  # who waits for a session counts too
     with pytest.raises(ServerBusy, match="10 seconds"):
-        broker.open_receiver(entity_id, DEAD_LETTER, PEEK_LOCK, SimSink())
+        broker.open_receiver(ReceiverDescription(entity_id, DEAD_LETTER, PEEK_LOCK), SimSink())
     with pytest.raises(ServerBusy):
         stage.wait("a")
-    broker.close_receiver(opened.pop())
-    broker.open_receiver(entity_id, DEAD_LETTER, PEEK_LOCK, SimSink())
-    broker.cancel_accept(entity_id, waiter)
+    opened.pop().close()
+    broker.open_receiver(ReceiverDescription(entity_id, DEAD_LETTER, PEEK_LOCK), SimSink())
+    waiter.cancel()
     accepted, _ = stage.wait("a")
     assert isinstance(accepted[0], SessionLock)

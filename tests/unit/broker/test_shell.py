@@ -13,6 +13,7 @@ from twinbus.entities.facts import MAIN
 from twinbus.entities.message import NEVER_MS, Message, NewMessage
 from twinbus.errors import LogPoisoned, StorageError
 from twinbus.limits import REPLY_STALLED_MS
+from twinbus.links.store_link import ReceiverDescription
 from twinbus.storage.store import Store
 from twinbus.testing.clock import SimClock
 from twinbus.testing.disk import SimDisk
@@ -52,18 +53,18 @@ class Answers:
             store, clock, self.replies.extend, _raise, writes_inline=writes_inline
         )
         self.entity_id = store.create_entity("queue", "orders", QueueDescription()).entity_id
-        self.shell.broker.facts_stated()
+        self.shell.broker.ask_for_turn()
         self.count = 0
         self.shell.on_answer = self._answered
 
     def _answered(self) -> None:
         self.count += 1
 
-    def send(self, talker: object, count: int = 1) -> None:
+    def send(self, client: object, count: int = 1) -> None:
         broker = self.shell.broker
         for _ in range(count):
             broker.submit([Send(self.entity_id, [NewMessage(b"body", NEVER_MS)])])
-        broker.hurry(talker)
+        broker.turn_if_alone(client)
 
 
 def _raise(error: BaseException) -> None:
@@ -148,8 +149,8 @@ async def test_one_turn_that_fails_is_taken_again() -> None:
                 raise RuntimeError("this message cannot be shown")
 
     sink = Broken()
-    receiver = broker.open_receiver(watched.entity_id, MAIN, PEEK_LOCK, sink)
-    broker.set_credit(receiver, 10, drain=False)
+    receiver = broker.open_receiver(ReceiverDescription(watched.entity_id, MAIN, PEEK_LOCK), sink)
+    receiver.set_credit(10, drain=False)
     for _ in range(3):
         await watched.send()
     await watched.shell.close()
@@ -164,7 +165,7 @@ async def test_a_reply_that_waits_for_what_nobody_writes_is_noticed(
     watched = Watched()
     await watched.send()
     broker = watched.shell.broker
-    broker._wait(broker._position() + 15, Reply(Send(watched.entity_id, []), None, None))
+    broker.wait(broker.position() + 15, Reply(Send(watched.entity_id, []), None, None))
     assert watched.shell.trouble() == ""
     watched.clock.advance(REPLY_STALLED_MS - 1)
     assert watched.shell.trouble() == ""

@@ -39,7 +39,7 @@ def test_a_scheduled_message_whose_copies_fill_more_than_a_segment() -> None:
     rounds = 0
     while topic.counts().message_count:
         bench.clock.advance(DUE_INTERVAL_MS)
-        bench.broker.tick()
+        bench.broker.entities.tick()
         bench.run()
         rounds += 1
         if rounds in (1, 4):

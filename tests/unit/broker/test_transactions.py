@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.broker.harness import BrokerHarness, SimSink
 from twinbus.amqp.codec import encode_value
-from twinbus.broker.transactions import Transaction, Transactions
+from twinbus.broker.transactions import Transactions
 from twinbus.entities.commands import (
     ABANDON,
     COMPLETE,
@@ -46,6 +46,7 @@ from twinbus.limits import (
     TRANSACTIONS_MAX,
     TRANSACTIONS_SIZE_BYTES_MAX,
 )
+from twinbus.links.transactions import Transaction
 from twinbus.message.message_id import MessageIds
 from twinbus.message.plain import data_section, encode_message
 from twinbus.server.amqp.sending import new_message

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from uuid import UUID
 
 from twinbus.broker.broker import Broker
-from twinbus.broker.delivery import Receiver, Sink
-from twinbus.broker.session_waiters import Answer
-from twinbus.clock import Now
+from twinbus.broker.delivery import Receiver
+from twinbus.clock import Clock, Now
 from twinbus.entities.commands import (
     Command,
     CreateEntities,
@@ -31,7 +30,9 @@ from twinbus.entities.sessions import SessionLock
 from twinbus.errors import ServiceError, Unavailable
 from twinbus.gateway.directory.directory import Directory, Entity, Part
 from twinbus.links.replies import dispatch_replies
-from twinbus.links.store_link import DOWN, UP, Accepting
+from twinbus.links.sink import Sink
+from twinbus.links.store_link import DOWN, UP, Accepting, Answer, ReceiverDescription
+from twinbus.links.transactions import StoreTransactions
 from twinbus.storage.store import Store
 from twinbus.testing.clock import SimClock
 from twinbus.testing.disk import CrashMode, SimDisk
@@ -139,7 +140,7 @@ class SimStore:
         self.broker = Broker(
             self.store, self.clock, self._wake, self._replied, KeyCodec(), self.is_one_of_many
         )
-        self.broker.arm_all()
+        self.broker.entities.note_all()
         self.health = UP
         for receiver in self.receivers:
             receiver.open()
@@ -173,26 +174,15 @@ class SimStore:
             self.pending[id(command)] = command
             self.broker.submit([command])
 
-    def hurry(self, talker: object) -> None:
+    def turn_if_alone(self, talker: object) -> None:
         """Every step is taken by the test."""
 
     def when_durable(self, call: Callable[[], None]) -> None:
         self.broker.when_durable(call)
 
-    def open_receiver(
-        self,
-        entity_id: int,
-        subqueue: int,
-        receive_mode: int,
-        sink: Sink,
-        session: SessionLock | None = None,
-        is_exclusive: bool = True,
-        relays: bool = False,
-    ) -> SimReceiver:
+    def open_receiver(self, description: ReceiverDescription, sink: Sink) -> SimReceiver:
         def open_it() -> Receiver:
-            return self.broker.open_receiver(
-                entity_id, subqueue, receive_mode, sink, session, is_exclusive, relays
-            )
+            return self.broker.open_receiver(description, sink)
 
         receiver = SimReceiver(self, open_it)
         if self.health != DOWN:
@@ -207,6 +197,9 @@ class SimStore:
 
     def release_session(self, entity_id: int, lock: SessionLock) -> None:
         raise NotImplementedError
+
+    def transactions(self, clock: Clock, prefix: bytes) -> StoreTransactions:
+        return self.broker.transactions(clock, prefix)
 
     def step(self) -> bool:
         """One turn with its commit, or one task; False if there was nothing to do."""
@@ -318,7 +311,7 @@ class SimStores:
             self.clock.advance(step_ms)
             for store in self.stores:
                 if store.health != DOWN:
-                    store.broker.tick()
+                    store.broker.entities.tick()
             for tick in self.tickers:
                 tick(self.clock.now())
             self.settle_down()

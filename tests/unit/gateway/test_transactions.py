@@ -47,7 +47,7 @@ from twinbus.errors import (
 from twinbus.gateway.directory.directory import Directory, Entity, Part
 from twinbus.gateway.transactions import BoundTransaction, GatewayTransactions
 from twinbus.limits import TRANSACTION_DURATION_MS_MAX, TRANSACTIONS_MAX
-from twinbus.links.store_link import DOWN, StoreLink
+from twinbus.links.store_link import DOWN, ReceiverDescription, StoreLink
 from twinbus.testing.clock import SimClock
 
 PARTITIONED = QueueDescription(enable_partitioning=True, max_size_megabytes=1_024)
@@ -141,7 +141,9 @@ class Scene:
         harness = self.stores[part.store]
         self._ask(part.store, Send(part.entity_id, [NewMessage(body) for body in bodies]))
         sink = SimSink()
-        receiver = harness.broker.open_receiver(part.entity_id, MAIN, PEEK_LOCK, sink)
+        receiver = harness.broker.open_receiver(
+            ReceiverDescription(part.entity_id, MAIN, PEEK_LOCK), sink
+        )
         receiver.set_credit(len(bodies), False)
         harness.run()
         assert len(sink.locks) == len(bodies)

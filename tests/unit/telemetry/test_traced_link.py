@@ -13,6 +13,7 @@ from twinbus.entities.commands import ABANDON, COMPLETE, DEFER, PEEK_LOCK, Lock,
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import NewMessage
 from twinbus.errors import Unavailable
+from twinbus.links.store_link import ReceiverDescription
 from twinbus.telemetry import traced_link
 from twinbus.telemetry.traced_link import TracedLink
 from twinbus.telemetry.tracing import Tracing
@@ -49,7 +50,9 @@ class Scene:
 
     def receive(self, count: int) -> list[Lock]:
         before = len(self.sink.messages)
-        receiver = self.link.open_receiver(self.queue, MAIN, PEEK_LOCK, self.sink)
+        receiver = self.link.open_receiver(
+            ReceiverDescription(self.queue, MAIN, PEEK_LOCK), self.sink
+        )
         receiver.set_credit(count, False)
         self.stores.settle_down()
         receiver.close()

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from twinbus.broker.broker import Broker
 from twinbus.broker.delivery import Receiver
 from twinbus.broker.session_waiters import Waiter
-from twinbus.broker.transactions import Transactions
 from twinbus.clock import Clock
 from twinbus.entities.commands import Command, Reply
 from twinbus.entities.message import Message
@@ -36,10 +35,11 @@ from twinbus.links.remote.operations import (
     RELEASE_SESSION,
     REMOVED,
     REPLY,
+    WINDOW_BYTES,
     Operation,
 )
-from twinbus.links.remote.receivers import WINDOW_BYTES
 from twinbus.links.remote.results import encode_error, encode_reply
+from twinbus.links.store_link import ReceiverDescription
 
 Say = Callable[[Operation], None]
 
@@ -64,7 +64,7 @@ class HostedStore:
 
     def run_by(self, broker: Broker) -> None:
         self._broker = broker
-        broker.on_entity_gone = self._entity_gone
+        broker.entities.on_gone = self._entity_gone
 
     def give_up(self) -> None:
         """Say nothing more: the store has failed or is closed."""
@@ -158,7 +158,7 @@ class HostedStore:
 
     def _commit(self, operation: Operation) -> None:
         commit = HostCommit(self, operation[2])
-        transactions = Transactions(self.broker, self._clock, b"")
+        transactions = self.broker.transactions(self._clock, b"")
         transaction = transactions.declare(commit)
         try:
             for each in operation[3]:
@@ -198,9 +198,10 @@ class HostReceiver:
     def open(self, operation: Operation) -> None:
         _, _, _, entity_id, subqueue, receive_mode, lock, is_exclusive, relays, _, _ = operation
         session = None if lock is None else decode_lock(lock)
-        self._receiver = self._store.broker.open_receiver(
-            entity_id, subqueue, receive_mode, self, session, is_exclusive, relays
+        description = ReceiverDescription(
+            entity_id, subqueue, receive_mode, session, is_exclusive, relays
         )
+        self._receiver = self._store.broker.open_receiver(description, self)
 
     def set_limit(self, limit: int, drain: int) -> None:
         """So many may have come in all; the gateway cannot know what is on its way to it."""

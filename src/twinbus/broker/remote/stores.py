@@ -116,7 +116,7 @@ class StoreHost:
         for number, store in talked.items():
             if number in self._stores:
                 # One socket is one talker: what came in one frame need not wait for more.
-                store.broker.hurry(self)
+                store.broker.turn_if_alone(self)
 
     def _attempt(
         self, store: HostedStore, commands: list[Command], operation: Operation | None

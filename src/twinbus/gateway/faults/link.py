@@ -9,50 +9,35 @@ passed on; so is what belongs to no entity that the directory knows.
 """
 
 from collections.abc import Callable
+from functools import partial
 
-from twinbus.broker.delivery import Sink
-from twinbus.broker.session_waiters import Answer
-from twinbus.broker.transactions import Transaction
 from twinbus.clock import Clock
 from twinbus.entities.commands import Command, Send
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import ServerBusy, ServiceError
 from twinbus.gateway.directory.directory import Directory, Entity, plain_id
 from twinbus.gateway.faults.faults import Fault, Faults
-from twinbus.gateway.transactions import StoreTransactions, open_transactions
 from twinbus.links.replies import submit_admitted
-from twinbus.links.store_link import Accepting, Receiving, StoreLink
+from twinbus.links.sink import Sink
+from twinbus.links.store_link import Accepting, Answer, ReceiverDescription, Receiving, StoreLink
+from twinbus.links.transactions import StoreTransactions, Transaction
+from twinbus.links.wrapper import LinkWrapper
 
 
-class FaultyLink:
+class FaultyLink(LinkWrapper):
     """One store, as faults let it be seen."""
 
     def __init__(self, link: StoreLink, store: int, faults: Faults) -> None:
-        self._link = link
+        super().__init__(link)
         self._store = store
         self._faults = faults
         self._directory = Directory()  # until it is told
         self._receivers: set[GuardedReceiver] = set()
         self.submit = link.submit
-        self.hurry = link.hurry
-        self.when_durable = link.when_durable
-        self.release_session = link.release_session
 
     def watch(self, directory: Directory) -> None:
         """From now on the entities are known."""
         self._directory = directory
-
-    @property
-    def health(self) -> int:
-        return self._link.health
-
-    @property
-    def pending_bytes(self) -> int:
-        return self._link.pending_bytes
-
-    @property
-    def open_count(self) -> int:
-        return self._link.open_count
 
     # -- what changes with the faults --------------------------------------------------------------
 
@@ -87,36 +72,19 @@ class FaultyLink:
         found = self._find(command.entity_id)
         return None if found is None else self._faults.refusal(command, *found)
 
-    def open_receiver(
-        self,
-        entity_id: int,
-        subqueue: int,
-        receive_mode: int,
-        sink: Sink,
-        session: SessionLock | None = None,
-        is_exclusive: bool = True,
-        relays: bool = False,
-    ) -> Receiving:
-        link = self._link
-        found = None if relays else self._find(entity_id)
+    def open_receiver(self, description: ReceiverDescription, sink: Sink) -> Receiving:
+        found = None if description.relays else self._find(description.entity_id)
         if found is None:
-            return link.open_receiver(
-                entity_id, subqueue, receive_mode, sink, session, is_exclusive, relays
-            )
+            return self._link.open_receiver(description, sink)
         entity, partition = found
         error = self._faults.receiver_refusal(entity, partition) if self._faults.active else None
         if error is not None:
             raise error
-
-        def reopen() -> Receiving:
-            return link.open_receiver(
-                entity_id, subqueue, receive_mode, sink, session, is_exclusive
-            )
-
         # Who receives from a whole entity is detached when a fault begins; only one of many parts
         # has to be held back in silence.
-        if not entity.is_partitioned or session is not None:
-            return reopen()
+        if not entity.is_partitioned or description.session is not None:
+            return self._link.open_receiver(description, sink)
+        reopen = partial(self._link.open_receiver, description, sink)
         receiver = GuardedReceiver(self, entity, partition, sink, reopen)
         self._receivers.add(receiver)
         return receiver
@@ -131,7 +99,7 @@ class FaultyLink:
         return self._link.accept_session(entity_id, session_id, timeout_ms, grant, then)
 
     def transactions(self, clock: Clock, prefix: bytes) -> StoreTransactions:
-        return FaultyTransactions(self, open_transactions(self._link, clock, prefix))
+        return FaultyTransactions(self, self._link.transactions(clock, prefix))
 
     def _find(self, entity_id: int) -> tuple[Entity, int] | None:
         """The entity and the partition that a number of this store is for."""

@@ -23,7 +23,6 @@ Must never hand out more than the client's credit, nor messages of one partition
 from collections import deque
 from typing import Final
 
-from twinbus.broker.delivery import LARGE_BODY_BYTES, Sink
 from twinbus.entities.commands import COMPLETE, PEEK_LOCK, RELEASE, Lock, Reply, Settle
 from twinbus.entities.message import Message
 from twinbus.entities.partitions import PARTITION_COUNT
@@ -31,7 +30,8 @@ from twinbus.entities.sessions import SessionLock
 from twinbus.errors import ServerBusy, ServiceError, Unavailable
 from twinbus.gateway.directory.directory import Entity, Part
 from twinbus.gateway.partitions.fan_out import Routes, copy_of
-from twinbus.links.store_link import DOWN, Receiving
+from twinbus.links.sink import LARGE_BODY_BYTES, Sink
+from twinbus.links.store_link import DOWN, ReceiverDescription, Receiving
 
 GRANT_MAX: Final = 128  # messages that one partition may have on its way; it is renewed in time
 GRANT_LARGE_MAX: Final = 2  # where bodies are large, and at first, when we do not know
@@ -135,13 +135,13 @@ class PartitionedReceiver:
     )
 
     def __init__(
-        self, gateway: Routes, entity: Entity, subqueue: int, receive_mode: int, sink: Sink
+        self, gateway: Routes, entity: Entity, description: ReceiverDescription, sink: Sink
     ) -> None:
         self._gateway = gateway
         self._entity = entity
-        self._subqueue = subqueue
+        self._subqueue = description.subqueue
         self._sink = sink
-        self._removes = receive_mode != PEEK_LOCK
+        self._removes = description.receive_mode != PEEK_LOCK
         self._credit = 0  # messages that the client still wants
         self._completing = 0  # so many are being removed from their partitions for it
         self._removed: deque[tuple[Message, bytes]] = deque()  # and it wants them no more, just now
@@ -167,7 +167,7 @@ class PartitionedReceiver:
         link = self._gateway.links[part.part.store]
         try:
             part.receiving = link.open_receiver(
-                part.part.entity_id, self._subqueue, PEEK_LOCK, part
+                ReceiverDescription(part.part.entity_id, self._subqueue, PEEK_LOCK), part
             )
         except Unavailable as error:
             part.receiving = None  # it is tried again with the next credit

@@ -10,13 +10,12 @@ up is asked; the first lock wins, and locks that come too late are given back at
 Must never keep a lock that nobody was given: the session would be dead until it runs out.
 """
 
-from twinbus.broker.session_waiters import Answer
 from twinbus.entities.partitions import hash_key
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import OperationTimeout, ServiceError, Unavailable
 from twinbus.gateway.directory.directory import Entity, Part
 from twinbus.gateway.partitions.fan_out import Routes, partitions_up
-from twinbus.links.store_link import DOWN, Accepting, StoreLink
+from twinbus.links.store_link import DOWN, Accepting, Answer, StoreLink
 
 
 def accept_session(

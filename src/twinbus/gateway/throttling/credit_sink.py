@@ -1,13 +1,13 @@
 """A receiver's sink whose messages are paid for with the credits of a namespace (A-2)."""
 
-from twinbus.broker.delivery import Sink
 from twinbus.clock import Clock
 from twinbus.entities.message import Message
 from twinbus.gateway.throttling.throttle import Throttle
-from twinbus.links.wrapper import PassingSink
+from twinbus.links.sink import Sink
+from twinbus.links.wrapper import SinkWrapper
 
 
-class PaidSink(PassingSink):
+class PaidSink(SinkWrapper):
     """Hands on everything, and counts the messages."""
 
     __slots__ = ("_clock", "_prefix", "_throttle")

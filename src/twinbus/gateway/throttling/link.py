@@ -6,21 +6,27 @@
 It knows which part of which entity a command is for, so that every partition has its own share.
 """
 
-from twinbus.broker.delivery import Sink
-from twinbus.broker.session_waiters import Answer
 from twinbus.clock import Clock
 from twinbus.entities.commands import Command
-from twinbus.entities.sessions import SessionLock
 from twinbus.errors import ServerBusy
 from twinbus.gateway.directory.directory import Directory, plain_id
 from twinbus.gateway.throttling.credit_sink import PaidSink
 from twinbus.gateway.throttling.throttle import RECEIVE, Throttle, prefix_of
 from twinbus.links.replies import submit_admitted
-from twinbus.links.store_link import SLOW, UP, Accepting, Receiving, StoreLink
-from twinbus.links.wrapper import PassingLink
+from twinbus.links.sink import Sink
+from twinbus.links.store_link import (
+    SLOW,
+    UP,
+    Accepting,
+    Answer,
+    ReceiverDescription,
+    Receiving,
+    StoreLink,
+)
+from twinbus.links.wrapper import LinkWrapper
 
 
-class ThrottledLink(PassingLink):
+class ThrottledLink(LinkWrapper):
     """One store, for those who are let through to it."""
 
     __slots__ = ("_clock", "_directory", "_store", "_throttle")
@@ -67,24 +73,13 @@ class ThrottledLink(PassingLink):
             return sink
         return PaidSink(sink, prefix_of(found[0]), self._throttle, self._clock)
 
-    def open_receiver(
-        self,
-        entity_id: int,
-        subqueue: int,
-        receive_mode: int,
-        sink: Sink,
-        session: SessionLock | None = None,
-        is_exclusive: bool = True,
-        relays: bool = False,
-    ) -> Receiving:
-        error = None if relays else self._receiver_refusal(entity_id)
-        if error is not None:
-            raise error
-        if not relays:
-            sink = self._paid(entity_id, sink)
-        return self._link.open_receiver(
-            entity_id, subqueue, receive_mode, sink, session, is_exclusive, relays
-        )
+    def open_receiver(self, description: ReceiverDescription, sink: Sink) -> Receiving:
+        if not description.relays:
+            error = self._receiver_refusal(description.entity_id)
+            if error is not None:
+                raise error
+            sink = self._paid(description.entity_id, sink)
+        return self._link.open_receiver(description, sink)
 
     def accept_session(
         self, entity_id: int, session_id: str | None, timeout_ms: int, grant: int, then: Answer

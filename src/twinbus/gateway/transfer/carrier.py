@@ -44,7 +44,7 @@ from twinbus.errors import (
 )
 from twinbus.gateway.directory.directory import Part
 from twinbus.gateway.partitions.fan_out import copy_of
-from twinbus.links.store_link import DOWN, Receiving, StoreLink
+from twinbus.links.store_link import DOWN, ReceiverDescription, Receiving, StoreLink
 
 WINDOW: Final = 256  # messages in hand; see limits.CARRIED_NUMBERS_MAX
 WINDOW_BYTES: Final = 8_388_608
@@ -165,7 +165,8 @@ class Carrier:
         link = self.links[self.source.store]
         try:
             self._receiving = link.open_receiver(
-                self.source.entity_id, self.subqueue, PEEK_LOCK, self, relays=True
+                ReceiverDescription(self.source.entity_id, self.subqueue, PEEK_LOCK, relays=True),
+                self,
             )
         except EntityNotFound:
             self.removed()

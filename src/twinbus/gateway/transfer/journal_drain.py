@@ -8,10 +8,10 @@ the journal would never be empty.  What the journal is for is told in journal.py
 
 from collections.abc import Callable, Iterable, Sequence
 
-from twinbus.broker.forwarding import refusal
 from twinbus.clock import Clock, Now
 from twinbus.entities.commands import COMPLETE, DEAD_LETTER
 from twinbus.entities.facts import MAIN
+from twinbus.entities.forwarded import refusal
 from twinbus.entities.message import NEVER_MS, Message, NewMessage, Overlay
 from twinbus.entities.partitions import split_partition
 from twinbus.errors import EntityNotFound, InvalidOperation, ServiceError

@@ -19,17 +19,17 @@ and of time; it asks nobody.
 from collections.abc import Sequence
 from typing import Final
 
-from twinbus.broker.forwarding import (
+from twinbus.clock import Clock, Now
+from twinbus.entities.commands import TRANSFER_DEAD_LETTER
+from twinbus.entities.facts import DEAD_LETTER, MAIN
+from twinbus.entities.fields import MessageCodec
+from twinbus.entities.forwarded import (
     forwarded,
     refusal,
     target_name,
     target_not_found,
     too_many_hops,
 )
-from twinbus.clock import Clock, Now
-from twinbus.entities.commands import TRANSFER_DEAD_LETTER
-from twinbus.entities.facts import DEAD_LETTER, MAIN
-from twinbus.entities.fields import MessageCodec
 from twinbus.entities.message import NewMessage, Overlay
 from twinbus.entities.partitions import PARTITION_COUNT, hash_key, key_of, partition_name
 from twinbus.errors import InvalidOperation, ServiceError

@@ -50,7 +50,7 @@ class LocalBroker:
 
     def when_entity_is_gone(self, call: Callable[[int, int], None]) -> None:
         """Who keeps a list of the entities is told of those that were deleted for being idle."""
-        self._shell.broker.on_entity_gone = lambda entity_id: call(0, entity_id)
+        self._shell.broker.entities.on_gone = lambda entity_id: call(0, entity_id)
 
     def trouble(self) -> str:
         return self._shell.trouble()

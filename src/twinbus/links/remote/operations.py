@@ -13,6 +13,8 @@ from typing import Any, Final, Protocol
 Operation = tuple[Any, ...]
 
 ANY: Final = -1
+# Bytes that a receiver may be behind before the far end waits for it.
+WINDOW_BYTES: Final = 1_048_576
 MESSAGE_OVERHEAD_BYTES: Final = 128  # what a message takes in a frame beside its body, about
 
 # --- from the gateway to a broker process -----------------------------------------------------

@@ -11,8 +11,6 @@ was handed over.
 from collections import deque
 from typing import Any, Final, Protocol
 
-from twinbus.broker.delivery import Sink
-from twinbus.broker.session_waiters import Answer
 from twinbus.clock import Now
 from twinbus.entities.commands import RECEIVE_AND_DELETE, RELEASE, Lock
 from twinbus.entities.message import Message
@@ -25,11 +23,13 @@ from twinbus.links.remote.operations import (
     CONSUMED,
     CREDIT,
     OPEN_RECEIVER,
+    WINDOW_BYTES,
     Operation,
 )
+from twinbus.links.sink import Sink
+from twinbus.links.store_link import Answer, ReceiverDescription
 
-# Bytes that a receiver may be behind before the far end waits for it, and how often it is told.
-WINDOW_BYTES: Final = 1_048_576
+# How often the far end is told what was handed over.
 CONSUMED_STEP_BYTES: Final = WINDOW_BYTES // 4
 _ACCEPT_AGAIN_MS: Final = 10_000  # a named session is answered for at once
 
@@ -74,22 +74,13 @@ class RemoteReceiver:
     def __init__(
         self,
         home: Home,
-        entity_id: int,
-        subqueue: int,
-        receive_mode: int,
+        description: ReceiverDescription,
         sink: Sink,
-        session: SessionLock | None,
-        is_exclusive: bool,
-        relays: bool,
     ) -> None:
         self._home = home
-        self._entity_id = entity_id
-        self._subqueue = subqueue
-        self._receive_mode = receive_mode
+        self._description = description
         self._sink = sink
-        self.session = session
-        self._is_exclusive = is_exclusive
-        self._relays = relays
+        self.session = description.session  # changes when it is locked anew
         self.number = 0  # under which the broker knows it; 0: it does not
         self.credit = 0
         self._drain = 0  # number of the drain under way; 0: none
@@ -135,9 +126,9 @@ class RemoteReceiver:
         session = self.session
         if session is None or (self._is_locked and session.grant >= self._home.first_grant):
             self._open()
-        elif self._is_exclusive:
+        elif self._description.is_exclusive:
             self._accepting = self._home.accept_session(
-                self._entity_id, session.session_id, _ACCEPT_AGAIN_MS, 0, self._accepted
+                self._description.entity_id, session.session_id, _ACCEPT_AGAIN_MS, 0, self._accepted
             )
         else:
             self._lose("The lock of the session was lost with the broker that gave it.")
@@ -167,12 +158,12 @@ class RemoteReceiver:
                 OPEN_RECEIVER,
                 home.number,
                 self.number,
-                self._entity_id,
-                self._subqueue,
-                self._receive_mode,
+                self._description.entity_id,
+                self._description.subqueue,
+                self._description.receive_mode,
                 None if session is None else encode_lock(session),
-                self._is_exclusive,
-                self._relays,
+                self._description.is_exclusive,
+                self._description.relays,
                 self._limit(),
                 self._drain,
             )
@@ -189,7 +180,8 @@ class RemoteReceiver:
         if self._accepting is not None:
             self._accepting.cancel()
             self._accepting = None
-        kept = self._receive_mode == RECEIVE_AND_DELETE or (planned and self.session is None)
+        removes = self._description.receive_mode == RECEIVE_AND_DELETE
+        kept = removes or (planned and self.session is None)
         if kept:  # the next broker's window is not theirs
             self._queue = deque(
                 [(messages, bodies, until, 0) for messages, bodies, until, _ in self._queue]
@@ -276,7 +268,7 @@ class RemoteReceiver:
         the broker says so.  Nor for a relay, where it would be overtaken as well: that one knows
         what to do with a message whose lock is lost (gateway/transfer/carrier.py).
         """
-        if until == 0 or self.session is not None or self._relays:
+        if until == 0 or self.session is not None or self._description.relays:
             return False
         return until <= self._home.now().utc_ms
 
@@ -306,7 +298,7 @@ class RemoteReceiver:
             return
         locks: list[Lock] = [(message.sequence_number, message.grant) for message in messages]
         home = self._home
-        fields = (self._entity_id, self._subqueue, locks, RELEASE, None, 0)
+        fields = (self._description.entity_id, self._description.subqueue, locks, RELEASE, None, 0)
         home.speak((SETTLE, home.number, 0, *fields))  # 0: nobody wants the answer
 
 

@@ -14,8 +14,6 @@ This module must never say of a command that it has not happened when it may hav
 from collections.abc import Callable
 from typing import Final
 
-from twinbus.broker.delivery import Sink
-from twinbus.broker.session_waiters import Answer
 from twinbus.clock import Clock, Now
 from twinbus.entities.commands import Command, Listed, Reply, Send
 from twinbus.entities.sessions import SessionLock
@@ -50,7 +48,9 @@ from twinbus.links.remote.operations import (
 from twinbus.links.remote.receivers import RemoteReceiver, RemoteWaiter
 from twinbus.links.remote.results import ERROR, decode_error, decode_listed, decode_result
 from twinbus.links.remote.transactions import RemoteTransactions
-from twinbus.links.store_link import DOWN, SLOW, UP
+from twinbus.links.sink import Sink
+from twinbus.links.store_link import DOWN, SLOW, UP, Answer, ReceiverDescription
+from twinbus.links.transactions import Then
 
 SLOW_AFTER_MS: Final = 1_000
 # What waits while a store moves; beyond either, Unavailable.
@@ -66,8 +66,6 @@ _NOT_DONE: Final = "The store of this entity is not available; nothing has been 
 _UNKNOWN: Final = (
     "The broker of this entity was lost before it answered: this may have happened or not."
 )
-
-Committed = Callable[[ServiceError | None], None]
 
 
 class RemoteStore:
@@ -93,12 +91,12 @@ class RemoteStore:
         self._on_replies = on_replies
         self._sender: Sender | None = None
         self._phase = _ABSENT
-        self._talker: object = None
+        self._client: object = None
         self._taken = 0  # numbers given so far
         self._commands: dict[int, Command] = {}  # asked and not answered
         self._replies: list[Reply] = []  # of the frame that is being read
         self._durable: dict[int, Callable[[], None]] = {}
-        self._commits: dict[int, Committed] = {}
+        self._commits: dict[int, Then] = {}
         self._is_held = False
         self._held: list[Operation] = []
         self._held_bytes = 0
@@ -268,10 +266,10 @@ class RemoteStore:
             and self._held_bytes + size <= HELD_BYTES_MAX
         )
 
-    def hurry(self, talker: object) -> None:
+    def turn_if_alone(self, client: object) -> None:
         """Whoever talks alone does not wait for the end of the turn."""
-        alone = talker is self._talker
-        self._talker = talker
+        alone = client is self._client
+        self._client = client
         if alone and self._sender is not None:
             self._sender.flush()
 
@@ -288,7 +286,7 @@ class RemoteStore:
         """One connection's transactions in this store."""
         return RemoteTransactions(self, clock, prefix)
 
-    def commit(self, commands: list[Command], size_bytes: int, then: Committed) -> None:
+    def commit(self, commands: list[Command], size_bytes: int, then: Then) -> None:
         """All of these together or none (transactions.py)."""
         if not (self._phase == _OPEN and not self._is_held) and not self._has_room(size_bytes):
             then(Unavailable(_NOT_DONE))
@@ -308,19 +306,8 @@ class RemoteStore:
 
     # -- receivers and sessions --------------------------------------------------------------------
 
-    def open_receiver(
-        self,
-        entity_id: int,
-        subqueue: int,
-        receive_mode: int,
-        sink: Sink,
-        session: SessionLock | None = None,
-        is_exclusive: bool = True,
-        relays: bool = False,
-    ) -> RemoteReceiver:
-        receiver = RemoteReceiver(
-            self, entity_id, subqueue, receive_mode, sink, session, is_exclusive, relays
-        )
+    def open_receiver(self, description: ReceiverDescription, sink: Sink) -> RemoteReceiver:
+        receiver = RemoteReceiver(self, description, sink)
         self._receivers[receiver] = None
         if self._phase == _OPEN:
             receiver.open()

@@ -6,21 +6,26 @@ One thing is refused: scheduling, because that has to tell sequence numbers at o
 broker's to give.
 """
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from twinbus.broker.transactions import GatheredTransactions, Then, Transaction
 from twinbus.clock import Clock
 from twinbus.entities.commands import Command, Send
 from twinbus.errors import NotSupported, ServiceError, TransactionRolledBack
+from twinbus.links.transactions import GatheredTransactions, Then, Transaction
 
-if TYPE_CHECKING:
-    from twinbus.links.remote.remote_store import RemoteStore
+
+class CommittingStore(Protocol):
+    """The store that the transactions are in (remote_store.py)."""
+
+    transaction_bytes: int
+
+    def commit(self, commands: list[Command], size_bytes: int, then: Then) -> None: ...
 
 
 class RemoteTransactions(GatheredTransactions):
     """The open transactions of one connection in one store."""
 
-    def __init__(self, store: "RemoteStore", clock: Clock, prefix: bytes) -> None:
+    def __init__(self, store: CommittingStore, clock: Clock, prefix: bytes) -> None:
         super().__init__(store, clock, prefix)
         self._store = store
 

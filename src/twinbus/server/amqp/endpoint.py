@@ -184,7 +184,7 @@ class AmqpEndpoint(asyncio.Protocol):
         if self._commands:
             commands, self._commands = self._commands, []
             self._gateway.submit(commands)
-            self._gateway.hurry(self)
+            self._gateway.turn_if_alone(self)
         self.flush()
 
     def pause_writing(self) -> None:

@@ -11,6 +11,7 @@ from twinbus.entities.sessions import SessionLock
 from twinbus.errors import EntityNotFound, ServiceError
 from twinbus.gateway.counting.meter import ReceiveWatch
 from twinbus.gateway.directory.addresses import Address
+from twinbus.links.store_link import ReceiverDescription
 from twinbus.message.lock_tokens import delivery_tag
 from twinbus.message.stored import STORED_HEAD_BYTES, delivered_head, encode_delivered
 from twinbus.server.amqp.coordinator import settle_in_transaction
@@ -53,7 +54,10 @@ class ReceivingLink:
         self.path = address.path
         self.right = "Listen"
         self._receiver = endpoint.namespace.gateway.open_receiver(
-            self._entity_id, address.subqueue, receive_mode, self, session, is_exclusive
+            ReceiverDescription(
+                self._entity_id, address.subqueue, receive_mode, session, is_exclusive
+            ),
+            self,
         )
         if session is not None:
             endpoint.session_locks[self._entity_id, session.session_id] = session

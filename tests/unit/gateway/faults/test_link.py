@@ -23,6 +23,7 @@ from twinbus.errors import ServerBusy, ServiceError, Unavailable
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.faults.faults import Fault, Faults, Wanted
 from twinbus.gateway.faults.link import FaultyLink
+from twinbus.links.store_link import ReceiverDescription
 
 
 class Asker:
@@ -85,7 +86,9 @@ class World:
 
     def receive(self, entity_id: int, **how: Any) -> tuple[Any, SimSink]:
         sink = SimSink()
-        receiver = self.link.open_receiver(entity_id, MAIN, PEEK_LOCK, sink, **how)
+        receiver = self.link.open_receiver(
+            ReceiverDescription(entity_id, MAIN, PEEK_LOCK, **how), sink
+        )
         receiver.set_credit(10, False)
         self.harness.run()
         return receiver, sink

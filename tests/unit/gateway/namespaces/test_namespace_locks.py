@@ -71,7 +71,7 @@ class Bus:
         self.harness = BrokerHarness()
         self.link = HeldLink(self.harness.broker)
         gateway = Gateway([self.link], self.harness.clock)
-        self.harness.broker.on_entity_gone = lambda number: self.maker.forget(0, number)
+        self.harness.broker.entities.on_gone = lambda number: self.maker.forget(0, number)
         self.maker = Maker(gateway, NoCatalog())
         self.namespace = self.named("main", "")
 
@@ -270,8 +270,8 @@ async def test_a_subscription_whose_topic_was_idle_for_too_long_is_not_there(bus
     made = await bus.start(bus.namespace.create_subscription("news", "all", SUBSCRIPTION))
     bus.link.go_on()
     number = bus.namespace.find_topic("news").parts[0].entity_id
-    bus.harness.broker.delete_entities([bus.harness.store.entities[number]])
-    bus.harness.broker.on_entity_gone(number)
+    bus.harness.broker.entities.delete([bus.harness.store.entities[number]])
+    bus.harness.broker.entities.on_gone(number)
     await bus.finish(made)
     assert isinstance(made.exception(), EntityNotFound)
     assert bus.names == []

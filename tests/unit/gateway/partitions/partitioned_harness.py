@@ -9,8 +9,7 @@ from typing import Any
 
 from tests.unit.broker.harness import SimSink
 from twinbus.broker.broker import Broker
-from twinbus.broker.delivery import Receiver, Sink
-from twinbus.broker.session_waiters import Answer
+from twinbus.broker.delivery import Receiver
 from twinbus.entities.commands import (
     PEEK_LOCK,
     RELEASE,
@@ -35,7 +34,8 @@ from twinbus.gateway.partitions.receiver import PartitionedReceiver
 from twinbus.gateway.partitions.routing import route
 from twinbus.gateway.partitions.sessions import accept_session
 from twinbus.links.replies import dispatch_replies
-from twinbus.links.store_link import DOWN, UP, Accepting
+from twinbus.links.sink import Sink
+from twinbus.links.store_link import DOWN, UP, Accepting, Answer, ReceiverDescription
 from twinbus.message.filter_fields import StoredMessageCodec
 from twinbus.storage.store import Store
 from twinbus.testing.clock import SimClock
@@ -149,7 +149,7 @@ class SimLink:
         self.store = Store.open(SimDisk(), clock.now(), 7, SEGMENT_SIZE)
         self.wanted = False
         self.broker = Broker(self.store, clock, self._wake, self._reply, StoredMessageCodec())
-        self.broker.arm_all()
+        self.broker.entities.note_all()
         self.health = UP
         self.lags = False
         self.pending_bytes = 0
@@ -202,28 +202,19 @@ class SimLink:
             else:
                 self.broker.submit([command])
 
-    def hurry(self, talker: object) -> None:
-        self.broker.hurry(talker)
+    def turn_if_alone(self, client: object) -> None:
+        self.broker.turn_if_alone(client)
 
     def when_durable(self, call: Callable[[], None]) -> None:
         self.broker.when_durable(call)
 
-    def open_receiver(
-        self,
-        entity_id: int,
-        subqueue: int,
-        receive_mode: int,
-        sink: Sink,
-        session: SessionLock | None = None,
-        is_exclusive: bool = True,
-        relays: bool = False,
-    ) -> Any:
+    def open_receiver(self, description: ReceiverDescription, sink: Sink) -> Any:
         if self.health == DOWN:
             raise Unavailable("The store is down.")
         if not self.lags:
-            return self.broker.open_receiver(entity_id, subqueue, receive_mode, sink)
-        lagging = LaggingReceiver(self, entity_id, subqueue, sink)
-        lagging.receiver = self.broker.open_receiver(entity_id, subqueue, receive_mode, lagging)
+            return self.broker.open_receiver(description, sink)
+        lagging = LaggingReceiver(self, description.entity_id, description.subqueue, sink)
+        lagging.receiver = self.broker.open_receiver(description, lagging)
         return lagging
 
     def accept_session(
@@ -312,7 +303,7 @@ class Bus:
             duration_ms -= step
             self.clock.advance(step)
             for sim in self.sims:
-                sim.broker.tick()
+                sim.broker.entities.tick()
             for each in list(self.ticking):
                 each.tick()
             self.settle()
@@ -342,7 +333,9 @@ class Bus:
         self, entity: Entity, credit: int = 0, receive_mode: int = PEEK_LOCK, subqueue: int = MAIN
     ) -> tuple[PartitionedReceiver, SimSink]:
         sink = SimSink()
-        receiver = PartitionedReceiver(self, entity, subqueue, receive_mode, sink)
+        receiver = PartitionedReceiver(
+            self, entity, ReceiverDescription(entity.entity_id, subqueue, receive_mode), sink
+        )
         if credit:
             receiver.set_credit(credit, drain=False)
         return receiver, sink

@@ -447,7 +447,7 @@ def test_other_errors_end_the_link_once() -> None:
         store = bus.sims[part.store]
         entity = store.store.entities[part.entity_id]
         store.store.update_entity(part.entity_id, QueueDescription(forward_to="target"))
-        store.broker.note_entity(entity)
+        store.broker.entities.note(entity)
     assert [type(error) for error in sink.errors] == [InvalidOperation]
 
 
@@ -461,7 +461,7 @@ def test_refusal_is_raised_and_leaves_nothing_open() -> None:
         bus.receiver(queue)
     for part in queue.parts:
         queue_of_part = bus.sims[part.store].store.entities[part.entity_id]
-        assert not bus.sims[part.store].broker.is_in_use(queue_of_part)
+        assert not bus.sims[part.store].broker.entities.is_in_use(queue_of_part)
 
 
 # --- closing ----------------------------------------------------------------------------------

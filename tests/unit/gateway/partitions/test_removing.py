@@ -144,7 +144,7 @@ def test_locks_lost_in_the_cache_are_dropped() -> None:
     receiver.set_credit(15, drain=False)  # they are fresh enough, but arrive too late
     bus.clock.advance(31_000)
     for sim in bus.sims:
-        sim.broker.tick()
+        sim.broker.entities.tick()
     bus.settle()
     assert len(sink.messages) == 16
     assert len(set(sink.bodies)) == 16

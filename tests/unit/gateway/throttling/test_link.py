@@ -9,7 +9,7 @@ from twinbus.entities.message import NewMessage
 from twinbus.errors import EntityNotFound, ServerBusy, ServiceError
 from twinbus.gateway.throttling.throttle import Throttle, Usage
 from twinbus.limits import PROFILES, Thresholds
-from twinbus.links.store_link import SLOW, UP
+from twinbus.links.store_link import SLOW, UP, ReceiverDescription
 
 FULL_MEMORY = Usage(memory_bytes=200)
 FULL_CPU = Usage(cpu_share=1.0, lag_ms=9_000)
@@ -45,7 +45,9 @@ class Asker:
 
     def receive(self, credit: int) -> SimSink:
         sink = SimSink()
-        receiver = self.gateway.open_receiver(self.queue.entity_id, MAIN, PEEK_LOCK, sink)
+        receiver = self.gateway.open_receiver(
+            ReceiverDescription(self.queue.entity_id, MAIN, PEEK_LOCK), sink
+        )
         receiver.set_credit(credit, drain=False)
         self.harness.run()
         return sink

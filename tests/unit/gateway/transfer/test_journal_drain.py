@@ -10,6 +10,7 @@ from twinbus.gateway.directory.directory import Directory, Part
 from twinbus.gateway.transfer.journal_drain import Drain
 from twinbus.gateway.transfer.journal_entries import encode_entry
 from twinbus.links.replies import dispatch_replies
+from twinbus.links.store_link import ReceiverDescription
 
 A_DAY_MS = 86_400_000
 
@@ -52,7 +53,9 @@ def test_no_entry_overtakes_one_that_is_on_the_socket_when_the_clock_is_set() ->
     drain.tick(world.clock.now())
     world.run()
     sink = SimSink()
-    receiver = world.stores[1].open_receiver(part.entity_id, MAIN, PEEK_LOCK, sink)
+    receiver = world.stores[1].open_receiver(
+        ReceiverDescription(part.entity_id, MAIN, PEEK_LOCK), sink
+    )
     receiver.set_credit(10, drain=False)
     world.run()
     assert sink.bodies == [b"first", b"second"]

@@ -43,7 +43,7 @@ from twinbus.links.remote.operations import (
     Operation,
 )
 from twinbus.links.remote.remote_store import RemoteStore, dispatch
-from twinbus.links.store_link import DOWN, SLOW, UP
+from twinbus.links.store_link import DOWN, SLOW, UP, ReceiverDescription
 
 SETTINGS: dict[str, object] = {"log_level": logging.INFO}
 
@@ -138,7 +138,9 @@ def test_send_receive_kill_and_go_on_with_another(tmp_path: Path) -> None:
         queue = await gateway.create_queue()
         assert await gateway.answer(send(queue, b"a", b"b")) == [1, 2]
         sink = SimSink()
-        receiver = gateway.stores[0].open_receiver(queue, MAIN, PEEK_LOCK, sink)
+        receiver = gateway.stores[0].open_receiver(
+            ReceiverDescription(queue, MAIN, PEEK_LOCK), sink
+        )
         receiver.set_credit(10, drain=False)
         await gateway.until(lambda: len(sink.bodies) == 2)
         assert await gateway.answer(Settle(queue, MAIN, sink.locks[:1], COMPLETE)) is None

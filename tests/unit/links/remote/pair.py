@@ -27,6 +27,7 @@ from twinbus.links.remote.channel import Channel
 from twinbus.links.remote.operations import Operation
 from twinbus.links.remote.receivers import RemoteReceiver
 from twinbus.links.remote.remote_store import RemoteStore, dispatch
+from twinbus.links.store_link import ReceiverDescription
 from twinbus.message.filter_fields import StoredMessageCodec
 from twinbus.storage.store import Store
 from twinbus.testing.clock import SimClock
@@ -52,7 +53,7 @@ class SimShell:
         self._on_failure = on_failure
         self._failed = False
         self.broker = Broker(store, clock, self._wake, on_replies, StoredMessageCodec())
-        self.broker.arm_all()
+        self.broker.entities.note_all()
 
     def _wake(self) -> None:
         self.wanted = True
@@ -207,7 +208,7 @@ class World:
         self.clock.advance(duration_ms)
         for host in self.hosts:
             for shell in host.shells.values():
-                shell.broker.tick()
+                shell.broker.entities.tick()
             host.host.tick()
         for store in self.stores:
             store.tick()
@@ -259,7 +260,7 @@ class World:
     ) -> tuple[RemoteReceiver, SimSink]:
         sink = SimSink()
         receiver = self.stores[0].open_receiver(
-            entity_id, MAIN, receive_mode, sink, session, is_exclusive
+            ReceiverDescription(entity_id, MAIN, receive_mode, session, is_exclusive), sink
         )
         if credit:
             receiver.set_credit(credit, drain=False)

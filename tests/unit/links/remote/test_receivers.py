@@ -18,7 +18,8 @@ from twinbus.entities.commands import (
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import MAIN
 from twinbus.errors import EntityNotFound
-from twinbus.links.remote.receivers import WINDOW_BYTES
+from twinbus.links.remote.operations import WINDOW_BYTES
+from twinbus.links.store_link import ReceiverDescription
 
 BODY_BYTES = 80_000  # large: the broker hands out four at a time
 
@@ -181,7 +182,7 @@ def test_locks_that_run_out_on_the_way_are_not_handed_over() -> None:
     world.clock.advance(QueueDescription().lock_duration_ms + 1)  # it is on the socket meanwhile
     world.run()
     for shell in host.shells.values():
-        shell.broker.tick()  # the lock has run out there, too
+        shell.broker.entities.tick()  # the lock has run out there, too
     world.run()
     assert sink.bodies == [b"a"], "once, with the lock that holds"
     assert world.answer(Settle(queue, MAIN, sink.locks, COMPLETE)) is None
@@ -193,7 +194,9 @@ def test_a_relay_gets_what_ran_out_all_the_same() -> None:
     queue = world.create_queue("q", QueueDescription(lock_duration_ms=5_000))
     sink = SimSink()
     sink.is_full = True
-    receiver = world.stores[0].open_receiver(queue, MAIN, PEEK_LOCK, sink, relays=True)
+    receiver = world.stores[0].open_receiver(
+        ReceiverDescription(queue, MAIN, PEEK_LOCK, relays=True), sink
+    )
     receiver.set_credit(5, drain=False)
     world.send(queue, b"a")
     world.pass_time(3_000)
@@ -361,7 +364,7 @@ def test_the_gateway_receives_from_what_forwards() -> None:
     (source,) = world.answer(CreateEntities([new]))
     _, sink = world.receiver(source)
     assert len(sink.errors) == 1
-    world.stores[0].open_receiver(source, MAIN, PEEK_LOCK, sink, relays=True)
+    world.stores[0].open_receiver(ReceiverDescription(source, MAIN, PEEK_LOCK, relays=True), sink)
     world.run()
     assert len(sink.errors) == 1
     (runtime,) = world.answer(GetRuntime([source]))

@@ -271,7 +271,7 @@ def test_an_entity_deleted_for_being_idle_is_told() -> None:
     world, host = up()
     gone: list[int] = []
     world.stores[0].on_entity_gone = gone.append
-    host.shells[0].broker.on_entity_gone(5)
+    host.shells[0].broker.entities.on_gone(5)
     world.run()
     assert gone == [5]
 
@@ -293,9 +293,9 @@ def test_whoever_talks_alone_does_not_wait_for_others() -> None:
     world = World()
     store = RemoteStore(0, "path", world.clock, world.replies.extend)
     sender = CountingSender()
-    store.hurry("first")
+    store.turn_if_alone("first")
     store.attach(sender)
-    store.hurry("first")
+    store.turn_if_alone("first")
     assert sender.flushed == 1
-    store.hurry("second")
+    store.turn_if_alone("second")
     assert sender.flushed == 1

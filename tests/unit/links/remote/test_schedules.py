@@ -16,6 +16,7 @@ from twinbus.entities.commands import COMPLETE, PEEK_LOCK, RECEIVE_AND_DELETE, S
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import Message, NewMessage
 from twinbus.links.remote.receivers import RemoteReceiver
+from twinbus.links.store_link import ReceiverDescription
 
 
 class StrictSink(SimSink):
@@ -53,7 +54,7 @@ class Life:
         self.sends: list[Send] = []
         self.sink = StrictSink()
         self.receiver: RemoteReceiver = self.world.stores[0].open_receiver(
-            self.queue, MAIN, mode, self.sink
+            ReceiverDescription(self.queue, MAIN, mode), self.sink
         )
         self.moving = False
 

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.unit.links.remote.pair import World, restarted, up
-from twinbus.broker.transactions import Transaction
 from twinbus.entities.commands import (
     COMPLETE,
     DeleteEntities,
@@ -27,6 +26,7 @@ from twinbus.errors import (
 )
 from twinbus.limits import TRANSACTION_DURATION_MS_MAX, TRANSACTION_MESSAGES_MAX, TRANSACTIONS_MAX
 from twinbus.links.remote.transactions import RemoteTransactions
+from twinbus.links.transactions import Transaction
 
 
 class Told:

@@ -13,6 +13,7 @@ from twinbus.gateway.counting.meter import EntityMeter
 from twinbus.gateway.directory.addresses import Address
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.gateway import Gateway
+from twinbus.links.store_link import ReceiverDescription
 from twinbus.message.plain import DecodedMessage, decode_message
 from twinbus.message.sections import DATA
 from twinbus.server.amqp.receiving import encode_overlaid
@@ -105,7 +106,7 @@ class Waiting:
         self._mode = receive_mode
         self._result: asyncio.Future[Received | None] = asyncio.get_running_loop().create_future()
         self._receiver = place.gateway.open_receiver(
-            place.entity.entity_id, place.address.subqueue, receive_mode, self
+            ReceiverDescription(place.entity.entity_id, place.address.subqueue, receive_mode), self
         )
 
     async def wait(self, wait_s: float) -> Received | None:

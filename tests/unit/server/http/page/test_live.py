@@ -23,7 +23,7 @@ Events = AsyncGenerator[bytes, None]
 
 
 @pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+def turn_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Round after round, without a pause."""
     monkeypatch.setattr(page_live, "INTERVAL_S", 0.0)
     monkeypatch.setattr(page_live, "_SHARE", 0.0)
