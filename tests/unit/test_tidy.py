@@ -39,6 +39,7 @@ MAY_TOUCH_FILES = (
     "config.py",
     "emulator_config.py",
     "certificates.py",
+    "launch.py",  # what the server that it started has written to standard error
     "remote/worker.py",  # how much memory it has, from /proc
     "server/diagnostics.py",  # evidence, and what the kernel says: nothing durable rests on it
     "server/usage.py",  # what the kernel says of memory

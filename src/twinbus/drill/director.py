@@ -31,8 +31,8 @@ from twinbus.drill.plan import (
 from twinbus.drill.stage import DrillFailed, Stage
 from twinbus.drill.timeline import Sample, Timeline
 from twinbus.drill.waiting import Waiting
+from twinbus.launch import ServerProcess
 from twinbus.pairing.events import EntityFailedOver, EntityStatus, Event
-from twinbus.testing.server import ServerProcess
 
 SAMPLE_S: Final = 0.5
 HOME_S_MAX: Final = 60.0  # until every entity is back on the primary
