@@ -76,19 +76,9 @@ function properties(all) {
   if (all.length === 0) return null;
   const rows = table(
     "Application properties",
-    [["Application property"], ["Value"], ["Type"]],
+    [["Application property"], ["Value", "wrapping"], ["Type", "muted"]],
+    all.map(({ name, type, value }) => [strange(name), strange(value), type]),
     "properties",
-  );
-  rows.tBodies[0].append(
-    ...all.map(({ name, type, value }) =>
-      el(
-        "tr",
-        {},
-        el("th", { scope: "row" }, strange(name)),
-        el("td", { class: "wrapping" }, strange(value)),
-        el("td", { class: "muted" }, type),
-      ),
-    ),
   );
   return el("div", { class: "table-frame" }, rows);
 }
