@@ -1,6 +1,6 @@
 // What the metered operations of this month would come to on Azure.
 
-import { card, el, facts, Redrawn, row, table, tablePanel } from "./dom.js";
+import { card, el, facts, page, Redrawn, row, table, tablePanel } from "./dom.js";
 import { money, whole } from "./format.js";
 
 export function costCard() {
@@ -24,19 +24,12 @@ export function costView() {
   const drawn = new Redrawn(body, (cost) =>
     cost ? bill(cost) : [el("p", { class: "empty" }, "Nothing is metered.")],
   );
-  const node = el(
-    "div",
-    { class: "page" },
-    el("h1", {}, "Cost"),
-    el(
-      "p",
-      { class: "lead" },
-      "twinbus itself costs nothing. This is what the same operations would cost in Azure's standard tier, this month so far: whole bills are ",
-      el("code", {}, "twinbus cost show"),
-      ".",
-    ),
-    body,
-  );
+  const lead = [
+    "twinbus itself costs nothing. This is what the same operations would cost in Azure's standard tier, this month so far: whole bills are ",
+    el("code", {}, "twinbus cost show"),
+    ".",
+  ];
+  const node = page("Cost", lead, body);
   return { title: "Cost", node, update: (state) => drawn.update(state.cost) };
 }
 

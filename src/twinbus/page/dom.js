@@ -158,6 +158,16 @@ export function command(text) {
   return el("div", { class: "command" }, el("code", {}, text), button);
 }
 
+/** A button that does something at a click; `kind` is its class. */
+export function button(text, kind, click, more = {}) {
+  return el("button", { type: "button", class: kind, on: { click }, ...more }, text);
+}
+
+/** A place of the page: its title, what it is about, and its parts. */
+export function page(title, lead, ...parts) {
+  return el("div", { class: "page" }, el("h1", {}, title), el("p", { class: "lead" }, lead), parts);
+}
+
 /** A card of the overview; its heading leads to the whole of it. */
 export function card(title, href) {
   const body = el("div", { class: "card-body" });

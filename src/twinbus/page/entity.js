@@ -78,7 +78,7 @@ class EntityFace {
     this.bus = bus;
     this.show = null;
     this.part = null;
-    this.chips = el("span", { class: "chips" });
+    this.chips = chips();
     this.line = new Sparkline(bus.history(entity.key), entity.kind, 360, 56);
     this.strip = new PartitionStrip();
     this.partitions = el("p", { class: "muted" });
@@ -110,7 +110,7 @@ class EntityFace {
           glyph(entity.kind),
           strange(entity.kind === "subscription" ? entity.name : entity.path),
         ),
-        this.chips,
+        this.chips.node,
       ),
       el(
         "section",
@@ -129,11 +129,7 @@ class EntityFace {
   }
 
   update(entity, route) {
-    const now = JSON.stringify(remarks(entity));
-    if (now !== this.remarks) {
-      this.remarks = now;
-      this.chips.replaceChildren(...chips(entity));
-    }
+    this.chips.update(remarks(entity));
     for (const { node, value } of this.numbers) setText(node, value(entity));
     this.line.draw();
     if (entity.is_partitioned) {
@@ -244,15 +240,14 @@ class Subscriptions {
 }
 
 function subscriptionRow(entity) {
-  const name = [
-    el("a", { href: entityRoute(entity) }, strange(entity.name)),
-    el("span", { class: "chips" }, chips(entity)),
-  ];
-  const node = row(SUBSCRIPTION_COLUMNS, [name, ...Array(5).fill("")]);
+  const link = el("a", { href: entityRoute(entity) }, strange(entity.name));
+  const marks = chips();
+  const node = row(SUBSCRIPTION_COLUMNS, [[link, marks.node], ...Array(5).fill("")]);
   return {
     node,
     update(now) {
       const [, active, dead, outgoing, rules, accessed] = node.cells;
+      marks.update(remarks(now));
       setText(active, whole(now.counts.active));
       setText(dead, whole(now.counts.dead_letter));
       setText(outgoing, rate(now.rates.outgoing));

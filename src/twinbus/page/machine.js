@@ -1,6 +1,6 @@
 // What the bus runs on: the server itself, broker processes, stores and their disks.
 
-import { card, condition, el, facts, Redrawn, row, table, tablePanel } from "./dom.js";
+import { card, condition, el, facts, page, Redrawn, row, table, tablePanel } from "./dom.js";
 import { bytes, duration, time, visible, whole } from "./format.js";
 
 export function machineCard() {
@@ -90,15 +90,9 @@ export function machineView() {
       (state) => [state.throttled],
     ],
   ];
-  const node = el(
-    "div",
-    { class: "page" },
-    el("h1", {}, "Brokers and stores"),
-    el(
-      "p",
-      { class: "lead" },
-      "Broker processes run stores; a store keeps messages in one directory. One that is slow or down takes only its own partitions with it.",
-    ),
+  const node = page(
+    "Brokers and stores",
+    "Broker processes run stores; a store keeps messages in one directory. One that is slow or down takes only its own partitions with it.",
     throttled,
     el("section", { class: "panel padded" }, el("h2", {}, "Server"), server),
     tablePanel("Brokers", brokers),

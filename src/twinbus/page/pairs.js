@@ -1,6 +1,6 @@
 // Paired namespaces: what their clients have reported, and the backlog queues that are here.
 
-import { card, command, condition, el, empty, Redrawn, table, tablePanel } from "./dom.js";
+import { card, command, condition, el, empty, page, Redrawn, table, tablePanel } from "./dom.js";
 import { plural, strange, time, visible, whole } from "./format.js";
 import { address } from "./routes.js";
 
@@ -60,15 +60,9 @@ export function pairsView(bus) {
     all.length === 0 ? [noPairs()] : all.map(pairPanel),
   );
   const drawnBacklog = new Redrawn(backlog, (all) => backlogPanel(bus, all));
-  const node = el(
-    "div",
-    { class: "page" },
-    el("h1", {}, "Pairs"),
-    el(
-      "p",
-      { class: "lead" },
-      "A paired client sends to its primary namespace and, while an entity there fails, to backlog queues of its secondary; from there messages come home by themselves.",
-    ),
+  const node = page(
+    "Pairs",
+    "A paired client sends to its primary namespace and, while an entity there fails, to backlog queues of its secondary; from there messages come home by themselves.",
     pairs,
     backlog,
   );
