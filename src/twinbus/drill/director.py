@@ -251,7 +251,7 @@ class Drill:
 
     def _begin(self, act: Act, words: str) -> None:
         self._act, self._words = act, words
-        self.timeline.mark(self._now_s(), act, words)
+        self.timeline.mark(self._now_s(), act)
         self._tell(f"Act {act.number}. {act.value}: {words}", "act")
 
     def _tell(self, text: str, tone: str = PLAIN) -> None:
