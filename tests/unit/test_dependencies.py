@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "config": ROOTS | {"entities"},
     "emulator_config": ROOTS | {"entities", "json_lines", "config"},
     "certificates": ROOTS | {"config"},
+    "launch": ROOTS | {"client"},
     "amqp": ROOTS,
     "entities": ROOTS,
     "storage": ROOTS | {"entities", "metered"},
@@ -47,7 +48,7 @@ MAY_IMPORT = {
     # Of pairing, the rules of rewriting; of entities, the partitions.
     "pipeline": ROOTS | {"client", "amqp", "message", "entities", "metered", "costs", "pairing"},
     # A user of everything that users have.
-    "drill": ROOTS | {"client", "metered", "costs", "pairing", "pipeline", "testing"},
+    "drill": ROOTS | {"client", "metered", "costs", "pairing", "pipeline", "launch"},
 }
 # The one place that puts the parts together sees all of them.
 OUTERMOST = {"__init__", "__main__", "cli", "testing", "host"}
@@ -150,10 +151,7 @@ def test_nobody_imports_the_outermost_rooms(path: Path) -> None:
     for line, module, names in imports(path):
         targets = twinbus_targets(module, names)
         assert "cli" not in targets or room in {"cli", "__main__"}, f"line {line}: imports cli"
-        # The drill is a rehearsal with real servers, which is what testing is for; and a bench may
-        # start one to measure.
-        may_test = room in {"testing", "drill"} or named(path) == "cli/bench/command.py"
-        assert "testing" not in targets or may_test, f"line {line}: imports testing"
+        assert "testing" not in targets or room == "testing", f"line {line}: imports testing"
 
 
 @pytest.mark.parametrize("path", sources(), ids=named)

@@ -39,6 +39,7 @@ MAY_TOUCH_FILES = (
     "config.py",
     "emulator_config.py",
     "certificates.py",
+    "launch.py",  # what the server that it started has written to standard error
     "host/brokers/worker.py",  # how much memory it has, from /proc
     "host/brokers/diagnostics.py",  # evidence: nothing durable rests on it
     "gateway/health/usage.py",  # what the kernel says of memory

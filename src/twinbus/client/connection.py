@@ -14,7 +14,6 @@ its outcome is unknown.  Speaks to twinbus and to Azure by what stands on the wi
 
 import asyncio
 import ssl
-from types import TracebackType
 from typing import Final, Self, cast
 
 from twinbus.amqp.composites import AmqpError, Source, Target
@@ -105,12 +104,7 @@ class BusConnection(asyncio.Protocol):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def open_sender(self, queue: str) -> Sender:

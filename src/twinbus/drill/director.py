@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Protocol, Self
 
 from twinbus.clock import monotonic_s
@@ -31,8 +30,8 @@ from twinbus.drill.plan import (
 from twinbus.drill.stage import DrillFailed, Stage
 from twinbus.drill.timeline import Sample, Timeline
 from twinbus.drill.waiting import Waiting
+from twinbus.launch import ServerProcess
 from twinbus.pairing.events import EntityFailedOver, EntityStatus, Event
-from twinbus.testing.server import ServerProcess
 
 SAMPLE_S: Final = 0.5
 HOME_S_MAX: Final = 60.0  # until every entity is back on the primary
@@ -125,12 +124,7 @@ class Drill:
         self._sampler.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end_sampling()
         self._opened.close()
 
@@ -257,7 +251,7 @@ class Drill:
 
     def _begin(self, act: Act, words: str) -> None:
         self._act, self._words = act, words
-        self.timeline.mark(self._now_s(), act, words)
+        self.timeline.mark(self._now_s(), act)
         self._tell(f"Act {act.number}. {act.value}: {words}", "act")
 
     def _tell(self, text: str, tone: str = PLAIN) -> None:

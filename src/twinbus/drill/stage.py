@@ -18,11 +18,13 @@ from twinbus.clock import monotonic_s
 from twinbus.drill.plan import CARTS, NEWS, ORDERS, PAYMENTS, SUBSCRIPTIONS, Fault
 from twinbus.drill.waiting import Waiting
 from twinbus.errors import TwinbusError
-from twinbus.testing.server import ServerFailed, ServerProcess
+from twinbus.launch import ServerFailed, ServerProcess
 
 # Short, so that what a receiver held when its server died is handed out again soon.
 LOCK_DURATION: Final = "PT5S"
 SESSION_LOCK_DURATION: Final = "PT10S"
+# A drill writes little, and the files of the log are made in advance.
+_SMALL_LOG: Final = ("--segment-size", "16")
 STATES: Final[dict[Fault, str]] = {"kill": "down", "hang": "hangs", "cut": "cut off"}
 _RESTART_S_MAX: Final = 20.0
 _BACKLOG: Final = re.compile(
@@ -39,9 +41,11 @@ class Stage:
 
     def __init__(self, directory: Path) -> None:
         self.primary = ServerProcess(
-            directory / "primary", arguments=["--brokers", "2"], own_group=True
+            directory / "primary", arguments=[*_SMALL_LOG, "--brokers", "2"], own_group=True
         )
-        self.secondary = ServerProcess(directory / "secondary", own_group=True)
+        self.secondary = ServerProcess(
+            directory / "secondary", arguments=_SMALL_LOG, own_group=True
+        )
         self.primary_state = self.secondary_state = "starting"  # for people
 
     def start(self) -> None:
@@ -58,16 +62,15 @@ class Stage:
         self._create_entities()
 
     def _create_entities(self) -> None:
-        lock: dict[str, str | int] = {"lock_duration": LOCK_DURATION, "max_delivery_count": 1_000}
-        self.primary.create_queue(ORDERS.name, enable_partitioning=True, **lock)
-        self.primary.create_queue(PAYMENTS.name, **lock)
-        with_sessions = {**lock, "lock_duration": SESSION_LOCK_DURATION}
-        self.primary.create_queue(CARTS.name, requires_session=True, **with_sessions)
         admin = self.primary.admin
+        lock = {"LockDuration": LOCK_DURATION, "MaxDeliveryCount": "1000"}
+        session_lock = {**lock, "LockDuration": SESSION_LOCK_DURATION}
+        admin.create_queue(ORDERS.name, {"EnablePartitioning": "true", **lock})
+        admin.create_queue(PAYMENTS.name, lock)
+        admin.create_queue(CARTS.name, {"RequiresSession": "true", **session_lock})
         admin.create(TOPIC, (NEWS.name,), {})
         for name in SUBSCRIPTIONS:
-            settings = {"LockDuration": LOCK_DURATION, "MaxDeliveryCount": "1000"}
-            admin.create(SUBSCRIPTION, (NEWS.name, name), settings)
+            admin.create(SUBSCRIPTION, (NEWS.name, name), lock)
 
     # --- the outage -------------------------------------------------------------------------------
 

@@ -28,7 +28,6 @@ class Mark:
 
     time_s: float
     act: Act
-    what: str
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,8 @@ class Timeline:
     def add(self, sample: Sample) -> None:
         self.samples.append(sample)
 
-    def mark(self, time_s: float, act: Act, what: str) -> None:
-        self.marks.append(Mark(time_s, act, what))
+    def mark(self, time_s: float, act: Act) -> None:
+        self.marks.append(Mark(time_s, act))
 
     def rates(self) -> tuple[list[float], list[float], list[float]]:
         """Times, and at each of them what was sent and what arrived in a second around it."""

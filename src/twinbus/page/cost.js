@@ -1,6 +1,6 @@
 // What the metered operations of this month would come to on Azure.
 
-import { card, el, facts, Redrawn, table } from "./dom.js";
+import { card, el, facts, page, Redrawn, row, table, tablePanel } from "./dom.js";
 import { money, whole } from "./format.js";
 
 export function costCard() {
@@ -24,55 +24,34 @@ export function costView() {
   const drawn = new Redrawn(body, (cost) =>
     cost ? bill(cost) : [el("p", { class: "empty" }, "Nothing is metered.")],
   );
-  const node = el(
-    "div",
-    { class: "page" },
-    el("h1", {}, "Cost"),
-    el(
-      "p",
-      { class: "lead" },
-      "twinbus itself costs nothing. This is what the same operations would cost in Azure's standard tier, this month so far: whole bills are ",
-      el("code", {}, "twinbus cost show"),
-      ".",
-    ),
-    body,
-  );
+  const lead = [
+    "twinbus itself costs nothing. This is what the same operations would cost in Azure's standard tier, this month so far: whole bills are ",
+    el("code", {}, "twinbus cost show"),
+    ".",
+  ];
+  const node = page("Cost", lead, body);
   return { title: "Cost", node, update: (state) => drawn.update(state.cost) };
 }
 
+const COLUMNS = [
+  ["Kind"],
+  ["Operations", "number"],
+  ["Without a message", "number"],
+  ["Units of 64 KiB", "number"],
+];
+
 function bill(cost) {
-  const rows = table("Operations of this month", [
-    ["Kind"],
-    ["Operations", "number"],
-    ["Without a message", "number"],
-    ["Units of 64 KiB", "number"],
-  ]);
-  rows.tBodies[0].append(
-    ...cost.operations.map((line) =>
-      el(
-        "tr",
-        {},
-        el("th", { scope: "row" }, line.kind),
-        el("td", { class: "number" }, whole(line.operations)),
-        el("td", { class: "number" }, whole(line.empty)),
-        el("td", { class: "number" }, whole(line.units)),
-      ),
-    ),
+  const rows = table(
+    "Operations of this month",
+    COLUMNS,
+    cost.operations.map(({ kind, operations, empty, units }) => [
+      kind,
+      whole(operations),
+      whole(empty),
+      whole(units),
+    ]),
   );
-  rows.append(
-    el(
-      "tfoot",
-      {},
-      el(
-        "tr",
-        {},
-        el("th", { scope: "row" }, "all"),
-        el("td"),
-        el("td"),
-        el("td", { class: "number" }, whole(cost.units)),
-      ),
-    ),
-  );
+  rows.append(el("tfoot", {}, row(COLUMNS, ["all", "", "", whole(cost.units)])));
   return [
     el(
       "section",
@@ -89,12 +68,7 @@ function bill(cost) {
         ? null
         : el("p", { class: "warning" }, "The month is still being read; there will be more."),
     ),
-    el(
-      "section",
-      { class: "panel" },
-      el("div", { class: "panel-head" }, el("h2", {}, "Operations")),
-      el("div", { class: "table-frame" }, rows),
-    ),
+    tablePanel("Operations", rows),
     el(
       "p",
       { class: "muted" },

@@ -1,7 +1,7 @@
 // How an entity is made.  What the state says is for everybody who may look; the whole description
 // and the rules are asked of the management API, which answers who may manage.
 
-import { el, facts, replace, table } from "./dom.js";
+import { el, facts, replace, table, tablePanel } from "./dom.js";
 import { bytes, strange, time, writtenDuration } from "./format.js";
 import { askToSign } from "./signin.js";
 
@@ -125,28 +125,19 @@ function settingsPanel(document) {
 }
 
 function rulesPanel(document) {
-  const rows = table("Rules", [["Rule"], ["Filter"], ["Action"]]);
   const rules = [...document.getElementsByTagNameNS("*", "RuleDescription")];
-  rows.tBodies[0].append(
-    ...rules.map((rule) => {
-      const [filter] = rule.getElementsByTagNameNS("*", "Filter");
-      const [action] = rule.getElementsByTagNameNS("*", "Action");
-      const done = action ? textOf(action, "SqlExpression") : null;
-      return el(
-        "tr",
-        {},
-        el("th", { scope: "row" }, strange(textOf(rule, "Name"))),
-        el("td", { class: "wrapping" }, el("code", {}, strange(filterText(filter)))),
-        el("td", { class: "wrapping" }, done ? el("code", {}, strange(done)) : "none"),
-      );
-    }),
-  );
-  return el(
-    "section",
-    { class: "panel" },
-    el("div", { class: "panel-head" }, el("h2", {}, "Rules")),
-    el("div", { class: "table-frame" }, rows),
-  );
+  const rows = rules.map((rule) => {
+    const [filter] = rule.getElementsByTagNameNS("*", "Filter");
+    const [action] = rule.getElementsByTagNameNS("*", "Action");
+    const done = action ? textOf(action, "SqlExpression") : null;
+    return [
+      strange(textOf(rule, "Name")),
+      el("code", {}, strange(filterText(filter))),
+      done ? el("code", {}, strange(done)) : "none",
+    ];
+  });
+  const columns = [["Rule"], ["Filter", "wrapping"], ["Action", "wrapping"]];
+  return tablePanel("Rules", table("Rules", columns, rows));
 }
 
 /** SQL as it is written; of a correlation filter, what must be equal. */

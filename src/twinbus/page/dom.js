@@ -87,15 +87,39 @@ export class Children {
   }
 }
 
-/** A table with headings; `columns` are `[text, class]`. The body is its `tBodies[0]`. */
-export function table(caption, columns, classes = "") {
+/** A table with headings; `columns` are `[text, class]`, `rows` as `row` takes them. */
+export function table(caption, columns, rows = [], classes = "") {
   const heads = columns.map(([text, kind = ""]) => el("th", { scope: "col", class: kind }, text));
   return el(
     "table",
     { class: classes },
     el("caption", { class: "unseen" }, caption),
     el("thead", {}, el("tr", {}, heads)),
-    el("tbody"),
+    el(
+      "tbody",
+      {},
+      rows.map((cells) => row(columns, cells)),
+    ),
+  );
+}
+
+/** A row of a table: what stands in each of its columns, first what the row is about. */
+export function row(columns, [first, ...rest]) {
+  return el(
+    "tr",
+    {},
+    el("th", { scope: "row" }, first),
+    rest.map((cell, at) => el("td", { class: columns[at + 1][1] ?? "" }, cell)),
+  );
+}
+
+/** A table with a title; `more` stands beside the title. */
+export function tablePanel(title, rows, ...more) {
+  return el(
+    "section",
+    { class: "panel" },
+    el("div", { class: "panel-head" }, el("h2", {}, title), more),
+    el("div", { class: "table-frame" }, rows),
   );
 }
 
@@ -132,6 +156,16 @@ export function command(text) {
     setTimeout(() => setText(button, "Copy"), 2000);
   });
   return el("div", { class: "command" }, el("code", {}, text), button);
+}
+
+/** A button that does something at a click; `kind` is its class. */
+export function button(text, kind, click, more = {}) {
+  return el("button", { type: "button", class: kind, on: { click }, ...more }, text);
+}
+
+/** A place of the page: its title, what it is about, and its parts. */
+export function page(title, lead, ...parts) {
+  return el("div", { class: "page" }, el("h1", {}, title), el("p", { class: "lead" }, lead), parts);
 }
 
 /** A card of the overview; its heading leads to the whole of it. */

@@ -1,7 +1,7 @@
 // The list of entities: counts, rates and partitions, filtered and sorted, kept up to date in
 // place.  A topic's subscriptions stand under it.
 
-import { Children, el, setAttribute, setText, svg } from "./dom.js";
+import { Children, el, Redrawn, setAttribute, setText, svg } from "./dom.js";
 import { bytes, plural, rate, strange, visible, whole } from "./format.js";
 import { keepOneInTabOrder, moveByArrows } from "./keys.js";
 import { PartitionStrip } from "./partitions.js";
@@ -61,9 +61,12 @@ function spaced(status) {
   return status.replace(/(?<=[a-z])(?=[A-Z])/, " ").toLowerCase();
 }
 
-export function chips(entity) {
-  return remarks(entity).map(([text, kind, why]) =>
-    el("span", { class: `chip ${kind}`, title: why || null }, visible(text)),
+/** What is out of the ordinary with an entity, to be updated with `remarks`. */
+export function chips() {
+  return new Redrawn(el("span", { class: "chips" }), (found) =>
+    found.map(([text, kind, why]) =>
+      el("span", { class: `chip ${kind}`, title: why || null }, visible(text)),
+    ),
   );
 }
 
@@ -199,7 +202,7 @@ class EntityRow {
       strange(entity.kind === "subscription" ? entity.name : entity.path),
     );
     this.topic = el("span", { class: "of-topic" }, entity.topic ? strange(entity.topic) : "");
-    this.chips = el("span", { class: "chips" });
+    this.chips = chips();
     this.dead = el("a", {
       class: "dead",
       href: entityRoute(entity, { show: "dead-letters" }),
@@ -211,7 +214,6 @@ class EntityRow {
     const [, dead, , , , line] = this.cells;
     dead.append(this.dead);
     line.append(this.line.node);
-    this.remarks = "[]";
     this.node = el(
       "tr",
       { class: entity.kind },
@@ -222,7 +224,7 @@ class EntityRow {
           "div",
           { class: "entity-cell" },
           glyph(entity.kind),
-          el("span", {}, this.topic, this.link, this.chips),
+          el("span", {}, this.topic, this.link, this.chips.node),
         ),
       ),
       this.cells,
@@ -249,11 +251,7 @@ class EntityRow {
     setText(size, bytes(entity.size_bytes));
     this.line.draw();
     if (entity.is_partitioned) this.showPartitions(entity.partitions);
-    const now = JSON.stringify(remarks(entity));
-    if (now !== this.remarks) {
-      this.remarks = now;
-      this.chips.replaceChildren(...chips(entity));
-    }
+    this.chips.update(remarks(entity));
   }
 
   showPartitions(partitions) {

@@ -1,7 +1,7 @@
 // One queue, topic or subscription: its numbers, its partitions, its messages and its settings.
 
 import { Details } from "./details.js";
-import { Children, el, empty, setAttribute, setText } from "./dom.js";
+import { Children, el, empty, row, setAttribute, setText, table } from "./dom.js";
 import { chips, glyph, remarks } from "./entities.js";
 import { bytes, rate, strange, time, whole } from "./format.js";
 import { MessageBrowser } from "./messages.js";
@@ -78,7 +78,7 @@ class EntityFace {
     this.bus = bus;
     this.show = null;
     this.part = null;
-    this.chips = el("span", { class: "chips" });
+    this.chips = chips();
     this.line = new Sparkline(bus.history(entity.key), entity.kind, 360, 56);
     this.strip = new PartitionStrip();
     this.partitions = el("p", { class: "muted" });
@@ -110,7 +110,7 @@ class EntityFace {
           glyph(entity.kind),
           strange(entity.kind === "subscription" ? entity.name : entity.path),
         ),
-        this.chips,
+        this.chips.node,
       ),
       el(
         "section",
@@ -129,11 +129,7 @@ class EntityFace {
   }
 
   update(entity, route) {
-    const now = JSON.stringify(remarks(entity));
-    if (now !== this.remarks) {
-      this.remarks = now;
-      this.chips.replaceChildren(...chips(entity));
-    }
+    this.chips.update(remarks(entity));
     for (const { node, value } of this.numbers) setText(node, value(entity));
     this.line.draw();
     if (entity.is_partitioned) {
@@ -206,39 +202,25 @@ function tab(name) {
   };
 }
 
+const SUBSCRIPTION_COLUMNS = [
+  ["Subscription"],
+  ["Active", "number"],
+  ["Dead letters", "number"],
+  ["Out a second", "number"],
+  ["Rules", "number"],
+  ["Last used", "may-hide"],
+];
+
 /** Of a topic: its subscriptions, each with its counts. */
 class Subscriptions {
   constructor(bus) {
     this.bus = bus;
-    this.body = el("tbody");
-    this.rows = new Children(this.body, (entity) => entity.key, subscriptionRow);
+    this.table = table("Subscriptions", SUBSCRIPTION_COLUMNS);
+    this.rows = new Children(this.table.tBodies[0], (entity) => entity.key, subscriptionRow);
     this.none = empty(
       "No subscription yet.",
       "What is sent to a topic without one is dropped.",
       el("p", {}, el("code", {}, "twinbus subscription create TOPIC NAME")),
-    );
-    const heads = [
-      ["Subscription"],
-      ["Active", "number"],
-      ["Dead letters", "number"],
-      ["Out a second", "number"],
-      ["Rules", "number"],
-      ["Last used", "may-hide"],
-    ];
-    this.table = el(
-      "table",
-      {},
-      el("caption", { class: "unseen" }, "Subscriptions"),
-      el(
-        "thead",
-        {},
-        el(
-          "tr",
-          {},
-          heads.map(([text, kind = ""]) => el("th", { scope: "col", class: kind }, text)),
-        ),
-      ),
-      this.body,
     );
     this.node = el(
       "section",
@@ -258,24 +240,14 @@ class Subscriptions {
 }
 
 function subscriptionRow(entity) {
-  const cells = ["number", "number", "number", "number", "may-hide"].map((kind) =>
-    el("td", { class: kind }),
-  );
-  const node = el(
-    "tr",
-    {},
-    el(
-      "th",
-      { scope: "row" },
-      el("a", { href: entityRoute(entity) }, strange(entity.name)),
-      el("span", { class: "chips" }, chips(entity)),
-    ),
-    cells,
-  );
+  const link = el("a", { href: entityRoute(entity) }, strange(entity.name));
+  const marks = chips();
+  const node = row(SUBSCRIPTION_COLUMNS, [[link, marks.node], ...Array(5).fill("")]);
   return {
     node,
     update(now) {
-      const [active, dead, outgoing, rules, accessed] = cells;
+      const [, active, dead, outgoing, rules, accessed] = node.cells;
+      marks.update(remarks(now));
       setText(active, whole(now.counts.active));
       setText(dead, whole(now.counts.dead_letter));
       setText(outgoing, rate(now.rates.outgoing));

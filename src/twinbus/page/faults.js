@@ -1,6 +1,6 @@
 // Faults on purpose: those in force, and for who may manage the bus, adding and clearing them.
 
-import { card, Children, el, empty, replace, setText } from "./dom.js";
+import { button, card, Children, el, empty, page, replace, setText } from "./dom.js";
 import { KINDS } from "./faultkinds.js";
 import { duration, plural, strange, whole } from "./format.js";
 import { notice } from "./notices.js";
@@ -75,24 +75,19 @@ export function faultsView(bus) {
     "No fault is in force.",
     "Cause one on purpose, and see what your applications do: sends refused, a partition gone, a slow disk, a lost data centre.",
   );
-  const clearAll = el("button", { type: "button", class: "outlined to-end" }, "Clear all");
+  const clearAll = button("Clear all", "outlined to-end", () =>
+    act(() => bus.clearFaults(), "All faults are cleared."),
+  );
   const lines = new Children(
     list,
     (fault) => fault.id,
     (fault) => faultLine(bus, fault),
   );
   const form = new FaultForm(bus);
-  clearAll.addEventListener("click", () => act(() => bus.clearFaults(), "All faults are cleared."));
   const count = el("span", { class: "muted" });
-  const node = el(
-    "div",
-    { class: "page" },
-    el("h1", {}, "Faults"),
-    el(
-      "p",
-      { class: "lead" },
-      "Something that can go wrong, made to go wrong. A fault is in force at once, and ends by itself or when it is cleared; none outlives the server.",
-    ),
+  const node = page(
+    "Faults",
+    "Something that can go wrong, made to go wrong. A fault is in force at once, and ends by itself or when it is cleared; none outlives the server.",
     el(
       "div",
       { class: "columns" },
@@ -130,13 +125,11 @@ async function act(request, done) {
 }
 
 function faultLine(bus, fault) {
-  const clear = el(
-    "button",
-    { type: "button", class: "outlined", "aria-label": `Clear fault ${fault.id}, ${fault.kind}` },
+  const clear = button(
     "Clear",
-  );
-  clear.addEventListener("click", () =>
-    act(() => bus.clearFault(fault.id), `Fault ${fault.id} (${fault.kind}) is cleared.`),
+    "outlined",
+    () => act(() => bus.clearFault(fault.id), `Fault ${fault.id} (${fault.kind}) is cleared.`),
+    { "aria-label": `Clear fault ${fault.id}, ${fault.kind}` },
   );
   const left = el("span", { class: "muted" });
   const acted = el("span", { class: "muted" });

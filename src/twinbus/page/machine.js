@@ -1,6 +1,6 @@
 // What the bus runs on: the server itself, broker processes, stores and their disks.
 
-import { card, condition, el, facts, Redrawn, table } from "./dom.js";
+import { card, condition, el, facts, page, Redrawn, row, table, tablePanel } from "./dom.js";
 import { bytes, duration, time, visible, whole } from "./format.js";
 
 export function machineCard() {
@@ -53,28 +53,31 @@ function cpu(share) {
   return share === null || share === undefined ? "–" : `${whole(share * 100)} %`;
 }
 
+const BROKER_COLUMNS = [
+  ["Broker"],
+  ["State"],
+  ["Process", "number"],
+  ["Restarts", "number"],
+  ["Lag", "number"],
+  ["CPU", "number"],
+  ["Memory", "number"],
+  ["Trouble"],
+];
+const STORE_COLUMNS = [
+  ["Store"],
+  ["Health"],
+  ["Broker", "number"],
+  ["Free on disk", "number"],
+  ["Not yet durable", "number"],
+  ["Oldest commit", "number"],
+  ["Journal"],
+  ["Trouble"],
+];
+
 export function machineView() {
   const server = el("div");
-  const brokers = table("Brokers", [
-    ["Broker"],
-    ["State"],
-    ["Process", "number"],
-    ["Restarts", "number"],
-    ["Lag", "number"],
-    ["CPU", "number"],
-    ["Memory", "number"],
-    ["Trouble"],
-  ]);
-  const stores = table("Stores", [
-    ["Store"],
-    ["Health"],
-    ["Broker", "number"],
-    ["Free on disk", "number"],
-    ["Not yet durable", "number"],
-    ["Oldest commit", "number"],
-    ["Journal"],
-    ["Trouble"],
-  ]);
+  const brokers = table("Brokers", BROKER_COLUMNS);
+  const stores = table("Stores", STORE_COLUMNS);
   const throttled = el("div");
   const parts = [
     [new Redrawn(server, serverFacts), (state) => [state.server]],
@@ -87,29 +90,13 @@ export function machineView() {
       (state) => [state.throttled],
     ],
   ];
-  const node = el(
-    "div",
-    { class: "page" },
-    el("h1", {}, "Brokers and stores"),
-    el(
-      "p",
-      { class: "lead" },
-      "Broker processes run stores; a store keeps messages in one directory. One that is slow or down takes only its own partitions with it.",
-    ),
+  const node = page(
+    "Brokers and stores",
+    "Broker processes run stores; a store keeps messages in one directory. One that is slow or down takes only its own partitions with it.",
     throttled,
     el("section", { class: "panel padded" }, el("h2", {}, "Server"), server),
-    el(
-      "section",
-      { class: "panel" },
-      el("div", { class: "panel-head" }, el("h2", {}, "Brokers")),
-      el("div", { class: "table-frame" }, brokers),
-    ),
-    el(
-      "section",
-      { class: "panel" },
-      el("div", { class: "panel-head" }, el("h2", {}, "Stores")),
-      el("div", { class: "table-frame" }, stores),
-    ),
+    tablePanel("Brokers", brokers),
+    tablePanel("Stores", stores),
   );
   return {
     title: "Brokers and stores",
@@ -136,31 +123,27 @@ function serverFacts(server) {
 }
 
 function brokerRow(broker) {
-  return el(
-    "tr",
-    {},
-    el("th", { scope: "row" }, `Broker ${broker.broker}`),
-    el("td", {}, condition(broker.state)),
-    el("td", { class: "number plain" }, broker.pid ?? "–"),
-    el("td", { class: "number" }, whole(broker.restarts)),
-    el("td", { class: "number" }, `${whole(broker.lag_ms)} ms`),
-    el("td", { class: "number" }, cpu(broker.cpu_share)),
-    el("td", { class: "number" }, bytes(broker.memory_bytes)),
-    el("td", {}, visible(broker.trouble || "none")),
-  );
+  return row(BROKER_COLUMNS, [
+    `Broker ${broker.broker}`,
+    condition(broker.state),
+    broker.pid ?? "–",
+    whole(broker.restarts),
+    `${whole(broker.lag_ms)} ms`,
+    cpu(broker.cpu_share),
+    bytes(broker.memory_bytes),
+    visible(broker.trouble || "none"),
+  ]);
 }
 
 function storeRow(store) {
-  return el(
-    "tr",
-    {},
-    el("th", { scope: "row" }, `Store ${store.store}`),
-    el("td", {}, condition(store.health)),
-    el("td", { class: "number" }, store.broker < 0 ? "none" : store.broker),
-    el("td", { class: "number" }, bytes(store.disk_free_bytes)),
-    el("td", { class: "number" }, bytes(store.pending_bytes)),
-    el("td", { class: "number" }, duration(store.commit_age_ms / 1000)),
-    el("td", {}, store.is_journalled ? "takes sends" : "not in use"),
-    el("td", {}, visible(store.trouble || "none")),
-  );
+  return row(STORE_COLUMNS, [
+    `Store ${store.store}`,
+    condition(store.health),
+    store.broker < 0 ? "none" : store.broker,
+    bytes(store.disk_free_bytes),
+    bytes(store.pending_bytes),
+    duration(store.commit_age_ms / 1000),
+    store.is_journalled ? "takes sends" : "not in use",
+    visible(store.trouble || "none"),
+  ]);
 }

@@ -1,7 +1,7 @@
 // One message, in full.
 
 import { bodyViewer } from "./body.js";
-import { el, facts, table } from "./dom.js";
+import { button, el, facts, table } from "./dom.js";
 import { bytes, exact, strange, time, whole } from "./format.js";
 
 /** A time in full: relative, and the exact one beside it. */
@@ -17,11 +17,6 @@ function maybe(text) {
 
 /** What is shown of a message; `actions` are buttons, `close` ends it. */
 export function messagePanel(message, actions, close) {
-  const closeButton = el(
-    "button",
-    { type: "button", class: "quiet", title: "Close (Esc)", on: { click: close } },
-    "Close",
-  );
   return el(
     "section",
     { class: "panel message", "aria-labelledby": "message-title" },
@@ -30,7 +25,7 @@ export function messagePanel(message, actions, close) {
       { class: "panel-head" },
       el("h2", { id: "message-title", tabindex: -1 }, `Message ${message.sequence_number}`),
       actions,
-      closeButton,
+      button("Close", "quiet", close, { title: "Close (Esc)" }),
     ),
     el(
       "div",
@@ -76,19 +71,9 @@ function properties(all) {
   if (all.length === 0) return null;
   const rows = table(
     "Application properties",
-    [["Application property"], ["Value"], ["Type"]],
+    [["Application property"], ["Value", "wrapping"], ["Type", "muted"]],
+    all.map(({ name, type, value }) => [strange(name), strange(value), type]),
     "properties",
-  );
-  rows.tBodies[0].append(
-    ...all.map(({ name, type, value }) =>
-      el(
-        "tr",
-        {},
-        el("th", { scope: "row" }, strange(name)),
-        el("td", { class: "wrapping" }, strange(value)),
-        el("td", { class: "muted" }, type),
-      ),
-    ),
   );
   return el("div", { class: "table-frame" }, rows);
 }

@@ -2,7 +2,7 @@
 // opened, selected, and by who may manage the bus resubmitted and deleted.
 
 import { confirmed } from "./confirm.js";
-import { Children, el, empty, replace, setAttribute, setText } from "./dom.js";
+import { button, Children, el, empty, replace, setAttribute, setText, table } from "./dom.js";
 import { bytes, plural, setTime, strange, visible, whole } from "./format.js";
 import { keepOneInTabOrder, moveByArrows } from "./keys.js";
 import { messagePanel } from "./message.js";
@@ -39,33 +39,35 @@ export class MessageBrowser {
   }
 
   makeList() {
-    this.body = el("tbody");
-    this.rows = new Children(
-      this.body,
-      (message) => message.sequence_number,
-      (message) => new MessageRow(this, message),
-    );
     this.all = el("input", {
       type: "checkbox",
       "aria-label": "Select all on this page",
       on: { change: () => this.selectAll() },
     });
-    this.none = el("div", { hidden: true });
-    this.resubmitButton = el("button", {
-      type: "button",
-      class: "filled",
-      on: { click: () => this.resubmit([...this.selected]) },
-    });
-    this.deleteButton = el("button", {
-      type: "button",
-      class: "outlined danger",
-      on: { click: () => this.delete([...this.selected]) },
-    });
-    this.refreshButton = el(
-      "button",
-      { type: "button", class: "outlined", on: { click: () => this.load() } },
-      "Refresh",
+    this.table = table(
+      "Messages",
+      [
+        [this.all, "check"],
+        ["Number", "number"],
+        ["Message id"],
+        [this.isDead ? "Reason" : "Body"],
+        ["Enqueued"],
+        ["Deliveries", "number may-hide"],
+        ["Size", "number may-hide"],
+      ],
+      [],
+      "messages",
     );
+    [this.body] = this.table.tBodies;
+    this.rows = new Children(
+      this.body,
+      (message) => message.sequence_number,
+      (message) => new MessageRow(this, message),
+    );
+    this.none = el("div", { hidden: true });
+    this.resubmitButton = button("", "filled", () => this.resubmit([...this.selected]));
+    this.deleteButton = button("", "outlined danger", () => this.delete([...this.selected]));
+    this.refreshButton = button("Refresh", "outlined", () => this.load());
     this.newer = el("a", { class: "button outlined" }, "First page");
     this.older = el("a", { class: "button outlined" }, "Next page");
     this.where = el("span", { class: "muted", role: "status" });
@@ -74,30 +76,6 @@ export class MessageBrowser {
       { id: "message-state", on: { change: () => this.changeState() } },
       el("option", { value: "" }, "in any state"),
       STATES.map((state) => el("option", { value: state }, state)),
-    );
-    const heads = [
-      ["Number", "number"],
-      ["Message id"],
-      [this.isDead ? "Reason" : "Body"],
-      ["Enqueued"],
-      ["Deliveries", "number may-hide"],
-      ["Size", "number may-hide"],
-    ];
-    this.table = el(
-      "table",
-      { class: "messages" },
-      el("caption", { class: "unseen" }, "Messages"),
-      el(
-        "thead",
-        {},
-        el(
-          "tr",
-          {},
-          el("th", { scope: "col", class: "check" }, this.all),
-          heads.map(([text, kind = ""]) => el("th", { scope: "col", class: kind }, text)),
-        ),
-      ),
-      this.body,
     );
     this.list = el(
       "section",
@@ -131,14 +109,10 @@ export class MessageBrowser {
       this.load();
     } else {
       const text = "Messages are shown to who holds a key with the Listen or the Manage right.";
-      const button = el(
-        "button",
-        { type: "button", class: "filled", on: { click: openSignIn } },
-        "Sign in",
-      );
+      const signIn = button("Sign in", "filled", openSignIn);
       replace(
         this.node,
-        el("section", { class: "panel" }, empty("Sign in to look at messages.", text, button)),
+        el("section", { class: "panel" }, empty("Sign in to look at messages.", text, signIn)),
       );
     }
     this.isAllowed = this.bus.mayListen;
@@ -273,20 +247,9 @@ export class MessageBrowser {
   actions(message) {
     if (!this.bus.mayManage) return null;
     const number = [message.sequence_number];
-    return [
-      this.isDead
-        ? el(
-            "button",
-            { type: "button", class: "filled", on: { click: () => this.resubmit(number) } },
-            "Resubmit",
-          )
-        : null,
-      el(
-        "button",
-        { type: "button", class: "outlined danger", on: { click: () => this.delete(number) } },
-        "Delete",
-      ),
-    ].filter((button) => button !== null);
+    const resubmit = button("Resubmit", "filled", () => this.resubmit(number));
+    const remove = button("Delete", "outlined danger", () => this.delete(number));
+    return this.isDead ? [resubmit, remove] : [remove];
   }
 
   closeMessage() {

@@ -1,6 +1,6 @@
 // Paired namespaces: what their clients have reported, and the backlog queues that are here.
 
-import { card, command, condition, el, empty, Redrawn, table } from "./dom.js";
+import { card, command, condition, el, empty, page, Redrawn, table, tablePanel } from "./dom.js";
 import { plural, strange, time, visible, whole } from "./format.js";
 import { address } from "./routes.js";
 
@@ -60,15 +60,9 @@ export function pairsView(bus) {
     all.length === 0 ? [noPairs()] : all.map(pairPanel),
   );
   const drawnBacklog = new Redrawn(backlog, (all) => backlogPanel(bus, all));
-  const node = el(
-    "div",
-    { class: "page" },
-    el("h1", {}, "Pairs"),
-    el(
-      "p",
-      { class: "lead" },
-      "A paired client sends to its primary namespace and, while an entity there fails, to backlog queues of its secondary; from there messages come home by themselves.",
-    ),
+  const node = page(
+    "Pairs",
+    "A paired client sends to its primary namespace and, while an entity there fails, to backlog queues of its secondary; from there messages come home by themselves.",
     pairs,
     backlog,
   );
@@ -97,32 +91,27 @@ function noPairs() {
 }
 
 function pairPanel(pair) {
-  const entities = table(`Entities of ${visible(pair.client)}`, [
-    ["Entity"],
-    ["State"],
-    ["Since"],
-    ["To primary", "number"],
-    ["To backlog", "number"],
-    ["Last error"],
-  ]);
-  entities.tBodies[0].append(
-    ...pair.entities.map((entity) =>
-      el(
-        "tr",
-        {},
-        el("th", { scope: "row" }, strange(entity.name)),
-        el(
-          "td",
-          {},
-          condition(healthOf(entity.state), visible(entity.state)),
-          entity.forced ? el("span", { class: "chip" }, "forced") : null,
-        ),
-        el("td", {}, time(entity.since ? Date.parse(entity.since) : null)),
-        el("td", { class: "number" }, whole(entity.sent_to_primary)),
-        el("td", { class: "number" }, whole(entity.sent_to_backlog)),
-        el("td", { class: "wrapping" }, entity.last_error ? strange(entity.last_error) : "none"),
-      ),
-    ),
+  const entities = table(
+    `Entities of ${visible(pair.client)}`,
+    [
+      ["Entity"],
+      ["State"],
+      ["Since"],
+      ["To primary", "number"],
+      ["To backlog", "number"],
+      ["Last error", "wrapping"],
+    ],
+    pair.entities.map((entity) => [
+      strange(entity.name),
+      [
+        condition(healthOf(entity.state), visible(entity.state)),
+        entity.forced ? el("span", { class: "chip" }, "forced") : "",
+      ],
+      time(entity.since ? Date.parse(entity.since) : null),
+      whole(entity.sent_to_primary),
+      whole(entity.sent_to_backlog),
+      entity.last_error ? strange(entity.last_error) : "none",
+    ]),
   );
   return el(
     "section",
@@ -155,73 +144,43 @@ function pairPanel(pair) {
 /** What a client's syphon has brought home, for each backlog queue that it knows of. */
 function syphonTable(pair) {
   if (!pair.backlog_queues?.length) return null;
-  const rows = table(`Backlog queues of ${visible(pair.client)}`, [
-    ["Backlog queue"],
-    ["Takes sends"],
-    ["Brought home", "number"],
-    ["Dead-lettered", "number"],
-    ["Held", "number"],
-  ]);
-  rows.tBodies[0].append(
-    ...pair.backlog_queues.map((queue) =>
-      el(
-        "tr",
-        {},
-        el("th", { scope: "row" }, strange(queue.queue)),
-        el("td", {}, queue.in_rotation ? "yes" : "no"),
-        el("td", { class: "number" }, whole(queue.moved)),
-        el("td", { class: "number" }, whole(queue.dead_lettered)),
-        el("td", { class: "number" }, whole(queue.held)),
-      ),
-    ),
+  const rows = table(
+    `Backlog queues of ${visible(pair.client)}`,
+    [
+      ["Backlog queue"],
+      ["Takes sends"],
+      ["Brought home", "number"],
+      ["Dead-lettered", "number"],
+      ["Held", "number"],
+    ],
+    pair.backlog_queues.map((queue) => [
+      strange(queue.queue),
+      queue.in_rotation ? "yes" : "no",
+      whole(queue.moved),
+      whole(queue.dead_lettered),
+      whole(queue.held),
+    ]),
   );
   return el("div", { class: "table-frame second" }, rows);
 }
 
 function backlogPanel(bus, queues) {
   if (queues.length === 0) return [];
-  const rows = table("Backlog queues", [
-    ["Backlog queue"],
-    ["Of"],
-    ["Waiting", "number"],
-    ["Dead letters", "number"],
-  ]);
-  const namespace = bus.wanted.namespace;
-  rows.tBodies[0].append(
-    ...queues.map((queue) =>
-      el(
-        "tr",
-        {},
-        el(
-          "th",
-          { scope: "row" },
-          el(
-            "a",
-            {
-              href: address(`queues/${queue.queue.split("/").map(encodeURIComponent).join("/")}`, {
-                namespace,
-              }),
-            },
-            strange(queue.queue),
-          ),
-        ),
-        el("td", {}, strange(queue.primary)),
-        el("td", { class: "number" }, whole(queue.active)),
-        el("td", { class: "number" }, whole(queue.dead_letter)),
-      ),
-    ),
+  const link = (name) => {
+    const path = `queues/${name.split("/").map(encodeURIComponent).join("/")}`;
+    const href = address(path, { namespace: bus.wanted.namespace });
+    return el("a", { href }, strange(name));
+  };
+  const rows = table(
+    "Backlog queues",
+    [["Backlog queue"], ["Of"], ["Waiting", "number"], ["Dead letters", "number"]],
+    queues.map((queue) => [
+      link(queue.queue),
+      strange(queue.primary),
+      whole(queue.active),
+      whole(queue.dead_letter),
+    ]),
   );
-  return [
-    el(
-      "section",
-      { class: "panel" },
-      el(
-        "div",
-        { class: "panel-head" },
-        el("h2", {}, "Backlog here"),
-        el("span", { class: "muted" }, `${plural(depth(queues), "message")} waiting to go home`),
-      ),
-      el("div", { class: "table-frame" }, rows),
-    ),
-  ];
+  const waiting = `${plural(depth(queues), "message")} waiting to go home`;
+  return [tablePanel("Backlog here", rows, el("span", { class: "muted" }, waiting))];
 }

@@ -1,6 +1,6 @@
 // The dialog for signing in and out.
 
-import { el, setText } from "./dom.js";
+import { button, el, setText } from "./dom.js";
 import { strange } from "./format.js";
 import { notice } from "./notices.js";
 import { canSign, parseConnectionString, Signer } from "./signing.js";
@@ -13,9 +13,9 @@ const byId = (id) => document.getElementById(id);
 
 export function startSignIn(bus) {
   const dialog = byId("sign-dialog");
-  const button = byId("sign");
+  const sign = byId("sign");
 
-  button.addEventListener("click", () => {
+  sign.addEventListener("click", () => {
     if (bus.isSignedIn) {
       bus.signOut();
       notice("Signed out. The key is forgotten.");
@@ -40,8 +40,8 @@ export function startSignIn(bus) {
     }
   });
   const show = () => {
-    setText(button, bus.isSignedIn ? "Sign out" : "Sign in");
-    button.title = bus.isSignedIn ? `Signed in with ${bus.signer.keyName}` : "";
+    setText(sign, bus.isSignedIn ? "Sign out" : "Sign in");
+    sign.title = bus.isSignedIn ? `Signed in with ${bus.signer.keyName}` : "";
   };
   bus.addEventListener("signed", show);
 }
@@ -56,12 +56,7 @@ export function openSignIn() {
 /** In place of what only a Manage key may see or do. */
 export function askToSign(bus, why) {
   if (bus.isSignedIn) return el("p", {}, "The key that you signed in with has no Manage right.");
-  const button = el(
-    "button",
-    { type: "button", class: "outlined", on: { click: openSignIn } },
-    "Sign in",
-  );
-  return el("div", { class: "ask" }, el("p", {}, why), button);
+  return el("div", { class: "ask" }, el("p", {}, why), button("Sign in", "outlined", openSignIn));
 }
 
 async function signIn(bus) {

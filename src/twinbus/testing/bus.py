@@ -16,10 +16,8 @@ import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self
 
 from twinbus.certificates import ca_certificate
 from twinbus.client.admin import QUEUE, SUBSCRIPTION, TOPIC, AdminClient, Entry
@@ -27,13 +25,10 @@ from twinbus.client.connection_string import ConnectionString
 from twinbus.client.faults import FaultClient
 from twinbus.client.namespaces import NamespaceClient
 from twinbus.client.rules import RuleSettings
-from twinbus.entities.descriptions import format_duration
 from twinbus.errors import ConfigError
-from twinbus.testing.server import ServerProcess
+from twinbus.testing.server import ServerProcess, Setting, entity_properties
 
 DEFAULT_RULE: Final = "$Default"
-
-Setting: TypeAlias = str | int | timedelta  # bool is an int
 
 
 class ServiceBus(ABC):
@@ -61,16 +56,16 @@ class ServiceBus(ABC):
 
     def create_queue(self, name: str, **settings: Setting) -> Entry:
         """Settings as the SDK names them: `lock_duration=timedelta(seconds=5)` or `"PT5S"`."""
-        return self.admin.create(QUEUE, (name,), _properties(settings))
+        return self.admin.create(QUEUE, (name,), entity_properties(settings))
 
     def create_topic(self, name: str, **settings: Setting) -> Entry:
-        return self.admin.create(TOPIC, (name,), _properties(settings))
+        return self.admin.create(TOPIC, (name,), entity_properties(settings))
 
     def create_subscription(
         self, topic: str, name: str, sql: str = "", **settings: Setting
     ) -> Entry:
         """With `sql` it gets the messages that this filter matches, else all of them."""
-        made = self.admin.create(SUBSCRIPTION, (topic, name), _properties(settings))
+        made = self.admin.create(SUBSCRIPTION, (topic, name), entity_properties(settings))
         if sql:
             self.admin.create_rule((topic, name, "sql"), RuleSettings(sql=sql))
             self.admin.delete((topic, name, DEFAULT_RULE))
@@ -149,12 +144,7 @@ class Fault:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.clear()
 
 
@@ -229,12 +219,7 @@ class Bus(ServiceBus):
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.stop()
         else:  # a test that has failed must not have its reason covered by ours
@@ -339,27 +324,8 @@ class FreshNamespace(ServiceBus):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _properties(settings: Mapping[str, Setting]) -> dict[str, str]:
-    """`lock_duration` → `LockDuration`, and values as text."""
-    return {
-        "".join(word.capitalize() for word in setting.split("_")): _text(value)
-        for setting, value in settings.items()
-    }
-
-
-def _text(value: Setting) -> str:
-    if isinstance(value, timedelta):
-        return format_duration(value // timedelta(milliseconds=1))
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _sdk(module: str) -> Any:

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import socket
 import struct
-from types import TracebackType
 from typing import Final, Self
 
 CHUNK_BYTES_MAX: Final = 65_536
@@ -37,12 +36,7 @@ class BadNetwork:
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
         self.cut()

@@ -1,38 +1,22 @@
-"""A real `twinbus serve` in a process of its own: start, stop, kill, restart.
+"""A real `twinbus serve` for tests, which use it and never reach inside it."""
 
-Tests that need the whole server use this and never reach inside it.  The environment is inherited,
-so PYTHONPATH and TWINBUS_PURE choose which build is under test.
-"""
-
-import os
-import selectors
-import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Final, Self
+from typing import TypeAlias
 
-from twinbus.client.admin import AdminClient, Entry
-from twinbus.client.connection_string import ConnectionString
-from twinbus.errors import TwinbusError
+from twinbus import launch
+from twinbus.client.admin import Entry
+from twinbus.entities.descriptions import format_duration
+from twinbus.launch import ServerFailed
 
-START_DURATION_S_MAX: Final = 60.0
-STOP_DURATION_S_MAX: Final = 30.0
+__all__ = ["ServerFailed", "ServerProcess"]
 
-
-class ServerFailed(TwinbusError):
-    """The server ended before it was ready; the text is what it wrote to standard error."""
-
-    def __init__(self, exit_code: int, text: str) -> None:
-        super().__init__(f"twinbus serve ended with exit code {exit_code}: {text.strip()}")
-        self.exit_code = exit_code
-        self.text = text
+Setting: TypeAlias = str | int | timedelta  # bool is an int
 
 
-class ServerProcess:
-    """One server on one data directory.  The port stays the same over restarts."""
+class ServerProcess(launch.ServerProcess):
+    """The files of its log are small: most tests write little, and files are made in advance."""
 
     def __init__(
         self,
@@ -45,149 +29,29 @@ class ServerProcess:
         command: str = "serve",
         segment_size_megabytes: int = 16,
     ) -> None:
-        """`command` is `serve`, or one that takes the same options and runs a server too.
+        super().__init__(
+            data_dir,
+            port=port,
+            arguments=("--segment-size", str(segment_size_megabytes), *arguments),
+            environment=environment,
+            own_group=own_group,
+            command=command,
+        )
 
-        The files of its log are small: most tests write little, and files are made in advance.
-        """
-        self.command = command
-        self.data_dir = data_dir
-        self.port = port
-        self.arguments = ("--segment-size", str(segment_size_megabytes), *arguments)
-        self.environment = dict(environment or {})
-        # Then a Ctrl-C at the terminal is not meant for it, and its brokers can be killed with it.
-        self.own_group = own_group
-        self.connection_string = ""
-        self.log_path = data_dir.parent / f"{data_dir.name}.log"
-        self._process: subprocess.Popen[str] | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.running:
-            # A test that has failed already must not have its reason covered by ours.
-            self.stop() if kind is None else self.kill()
-
-    @property
-    def pid(self) -> int:
-        return self._running().pid
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def log(self) -> str:
-        """Everything the server has written to standard error, over all restarts."""
-        return self.log_path.read_text() if self.log_path.exists() else ""
-
-    @property
-    def admin(self) -> AdminClient:
-        return AdminClient(self.connection_string)
-
-    def start(self) -> str:
-        """Start, wait until it is ready, give back the connection string it printed."""
-        assert not self.running
-        command = [sys.executable, "-m", "twinbus", self.command, "--data", str(self.data_dir)]
-        command += ["--port", str(self.port), *self.arguments]
-        # A file, not a pipe: nobody reads while a test runs, and a full pipe would stop the server.
-        with self.log_path.open("a") as log:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env={**os.environ, **self.environment},
-                start_new_session=self.own_group,
-            )
-        self._process = process
-        assert process.stdout is not None
-        line = _first_line(process.stdout)
-        if not line:
-            raise ServerFailed(self._wait_or_kill(process), self.log)
-        self.connection_string = line.strip()
-        port = ConnectionString.parse(self.connection_string).port
-        assert port is not None
-        self.port = port
-        return self.connection_string
-
-    def stop(self) -> None:
-        """SIGTERM, as an operator would; anything but a clean end is an error."""
-        exit_code = self.end(signal.SIGTERM)
-        if exit_code != 0:
-            raise ServerFailed(exit_code, self.log)
-
-    def kill(self) -> None:
-        """SIGKILL: no last words, no flushing."""
-        self.signal(signal.SIGKILL)
-        self.wait()
-
-    def signal(self, number: int) -> None:
-        """To the server, and to its brokers as well if it has a group of its own."""
-        process = self._running()
-        if self.own_group:
-            os.killpg(process.pid, number)
-        else:
-            process.send_signal(number)
-
-    def end(self, signal_number: int) -> int:
-        """Send a signal and wait for the end; gives the exit code."""
-        process = self._running()
-        process.send_signal(signal_number)
-        return self.wait()
-
-    def wait(self, duration_s: float = STOP_DURATION_S_MAX) -> int:
-        """Wait until the process has ended by itself or by a signal; gives the exit code."""
-        process = self._running()
-        try:
-            return process.wait(duration_s)
-        except subprocess.TimeoutExpired:
-            self._wait_or_kill(process)
-            raise
-        finally:
-            assert process.stdout is not None
-            process.stdout.close()
-
-    def restart(self) -> str:
-        """Start again after `stop`, `kill` or a crash: same directory, same port."""
-        return self.start()
-
-    def create_queue(self, name: str, **settings: str | int) -> Entry:
+    def create_queue(self, name: str, **settings: Setting) -> Entry:
         """Create a queue; settings as in the SDK: `lock_duration="PT5S", max_delivery_count=3`."""
-        properties = {
-            "".join(word.capitalize() for word in setting.split("_")): _text(value)
-            for setting, value in settings.items()
-        }
-        return self.admin.create_queue(name, properties)
-
-    def _wait_or_kill(self, process: subprocess.Popen[str]) -> int:
-        """Its exit code; a process that closed its output but lives on gets no more patience."""
-        assert process.stdout is not None
-        process.stdout.close()
-        try:
-            return process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return process.wait()
-
-    def _running(self) -> subprocess.Popen[str]:
-        assert self._process is not None, "the server was never started"
-        return self._process
+        return self.admin.create_queue(name, entity_properties(settings))
 
 
-def _text(value: str | int) -> str:
+def entity_properties(settings: Mapping[str, Setting]) -> dict[str, str]:
+    """`lock_duration` → `LockDuration`, and values as text."""
+    return {
+        "".join(word.capitalize() for word in setting.split("_")): _text(value)
+        for setting, value in settings.items()
+    }
+
+
+def _text(value: Setting) -> str:
+    if isinstance(value, timedelta):
+        return format_duration(value // timedelta(milliseconds=1))
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _first_line(stream: IO[str]) -> str:
-    """The first line, or nothing when the stream ends or stays silent for too long."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(stream, selectors.EVENT_READ)
-        return stream.readline() if selector.select(START_DURATION_S_MAX) else ""

@@ -65,9 +65,9 @@ def verdict_of(ledger: Ledger, **told: int) -> Verdict:
 def timeline() -> Timeline:
     """Ten seconds, an outage from 3 to 6."""
     made = Timeline()
-    made.mark(0.0, Act.WELL, "messages")
-    made.mark(3.0, Act.FAILS, "kill")
-    made.mark(6.0, Act.RETURNS, "back")
+    made.mark(0.0, Act.WELL)
+    made.mark(3.0, Act.FAILS)
+    made.mark(6.0, Act.RETURNS)
     for second in range(11):
         state = "failed over" if 3 <= second < 6 else "healthy"
         depth = max(0, min(second, 6) - 3) * 10 if second < 8 else 0

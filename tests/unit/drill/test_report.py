@@ -31,7 +31,7 @@ def test_what_is_in_it() -> None:
 
 def test_marks_that_stand_close_are_numbers() -> None:
     lines = timeline()
-    lines.mark(6.2, Act.BILL, "the end")
+    lines.mark(6.2, Act.BILL)
     text = page_of(perfect(), lines)
     assert text.count('text-anchor="start">4</text>') == 3
     assert text.count("<title>4 it returns</title>") == 3

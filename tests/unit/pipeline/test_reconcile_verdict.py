@@ -25,7 +25,7 @@ def test_a_clean_verdict_claims_only_what_was_looked_at() -> None:
     bare = replace(CLEAN, order_checked=None, bodies_compared=None)
     assert verdict(bare).endswith("arrived exactly once")
     nothing = replace(CLEAN, total=Counts(0, 0, 0, 0, 0, 0, 0))
-    assert verdict(nothing) == "Nothing was sent" and nothing.is_empty
+    assert verdict(nothing) == "Nothing was sent" and nothing.is_sent_empty
 
 
 def test_differences_make_a_verdict_unless_they_are_allowed() -> None:

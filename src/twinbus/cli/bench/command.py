@@ -34,8 +34,7 @@ from twinbus.client.connection import BusConnection
 from twinbus.client.connection_string import ConnectionString
 from twinbus.clock import SystemClock
 from twinbus.errors import ConfigError, TwinbusError
-from twinbus.limits import SEGMENT_SIZE_MEGABYTES
-from twinbus.testing.server import ServerProcess
+from twinbus.launch import ServerProcess
 
 _SIZE: Final = re.compile(r"(\d{1,9})(|k|m)", re.ASCII | re.IGNORECASE)
 _UNITS: Final = {"": 1, "k": 1_024, "m": 1_048_576}
@@ -136,7 +135,7 @@ def _bus(options: argparse.Namespace) -> Iterator[str]:
                 f"cannot write in {options.data} ({error.strerror}); "
                 "give --data a directory that is there and writable"
             ) from None
-        server = ServerProcess(Path(folder) / "data", segment_size_megabytes=SEGMENT_SIZE_MEGABYTES)
+        server = ServerProcess(Path(folder) / "data")
         yield stack.enter_context(server).connection_string
 
 

@@ -5,6 +5,7 @@ in how many names lead to an entity, in its settings and in the columns of its l
 """
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -18,77 +19,23 @@ from twinbus.cli.arguments import (
 from twinbus.cli.printing import print_json, print_table
 from twinbus.client.admin import AdminClient, Entry, Kind
 
-# Option, what it is called in the protocol, how its text is read, what it does.
-Setting = tuple[str, str, Callable[[str], object], str]
-# Option and element of what is off unless it is named, and what it does.
-Switch = tuple[str, str, str]
-
-LOCK_DURATION: Final[Setting] = (
-    "--lock-duration",
-    "LockDuration",
-    duration,
-    "how long a receiver holds a message (60s)",
-)
-MAX_DELIVERY_COUNT: Final[Setting] = (
-    "--max-delivery-count",
-    "MaxDeliveryCount",
-    int,
-    "deliveries before dead-lettering (10)",
-)
-TIME_TO_LIVE: Final[Setting] = (
-    "--default-message-time-to-live",
-    "DefaultMessageTimeToLive",
-    duration,
-    "longest life of a message (no limit)",
-)
-MAX_SIZE: Final[Setting] = (
-    "--max-size-in-megabytes",
-    "MaxSizeInMegabytes",
-    int,
-    "room for messages, in each partition if there are any (1024)",
-)
-DUPLICATE_WINDOW: Final[Setting] = (
-    "--duplicate-detection-history-time-window",
-    "DuplicateDetectionHistoryTimeWindow",
-    duration,
-    "how long message ids are remembered (10m)",
-)
-FORWARD_TO: Final[Setting] = (
-    "--forward-to",
-    "ForwardTo",
-    str,
-    "a queue or topic that gets every message (none)",
-)
-FORWARD_DEAD_LETTERS: Final[Setting] = (
-    "--forward-dead-lettered-messages-to",
-    "ForwardDeadLetteredMessagesTo",
-    str,
-    "a queue or topic that gets the dead letters (none)",
-)
-AUTO_DELETE: Final[Setting] = (
-    "--auto-delete-on-idle",
-    "AutoDeleteOnIdle",
-    duration,
-    "delete it when nobody has used it for so long (never)",
-)
-USER_METADATA: Final[Setting] = ("--user-metadata", "UserMetadata", str, "a note of your own")
-
-SESSIONS: Final[Switch] = ("--requires-session", "RequiresSession", "deliver by session")
-DUPLICATES: Final[Switch] = (
-    "--requires-duplicate-detection",
-    "RequiresDuplicateDetection",
-    "drop messages whose id was seen before",
-)
-PARTITIONING: Final[Switch] = (
-    "--enable-partitioning",
-    "EnablePartitioning",
-    "spread it over 16 partitions in several stores",
-)
-DEAD_LETTERING: Final[Switch] = (
-    "--dead-lettering-on-message-expiration",
-    "DeadLetteringOnMessageExpiration",
-    "keep expired messages in the dead-letter queue",
-)
+# What `create` can set, where the kind of entity has it: how its text is read, and what it does.
+# None: it is a switch, off unless it is named.
+_SETTINGS: Final[dict[str, tuple[Callable[[str], object] | None, str]]] = {
+    "LockDuration": (duration, "how long a receiver holds a message (60s)"),
+    "MaxDeliveryCount": (int, "deliveries before dead-lettering (10)"),
+    "DefaultMessageTimeToLive": (duration, "longest life of a message (no limit)"),
+    "DeadLetteringOnMessageExpiration": (None, "keep expired messages in the dead-letter queue"),
+    "MaxSizeInMegabytes": (int, "room for messages, in each partition if there are any (1024)"),
+    "EnablePartitioning": (None, "spread it over 16 partitions in several stores"),
+    "RequiresSession": (None, "deliver by session"),
+    "RequiresDuplicateDetection": (None, "drop messages whose id was seen before"),
+    "DuplicateDetectionHistoryTimeWindow": (duration, "how long message ids are remembered (10m)"),
+    "ForwardTo": (str, "a queue or topic that gets every message (none)"),
+    "ForwardDeadLetteredMessagesTo": (str, "a queue or topic that gets the dead letters (none)"),
+    "AutoDeleteOnIdle": (duration, "delete it when nobody has used it for so long (never)"),
+    "UserMetadata": (str, "a note of your own"),
+}
 
 # Of the arguments that lead to an entity.
 _NAME_HELP: Final = {
@@ -103,17 +50,11 @@ Columns = Sequence[tuple[str, str]]
 class EntityCommand:
     """`create`, `list`, `show` and `delete` for one kind of entity."""
 
-    def __init__(
-        self,
-        kind: Kind,
-        names: Sequence[str],
-        columns: Columns,
-        settings: Sequence[Setting | Switch] = (),
-    ) -> None:
+    def __init__(self, kind: Kind, names: Sequence[str], columns: Columns) -> None:
         self._kind = kind
         self._names = names  # of the arguments that lead to an entity, its own name last
         self._columns = columns
-        self._settings = settings  # that `create` takes
+        self._settings = [name for name in _SETTINGS if name in kind.settings]
 
     def add_actions(self, commands: Commands) -> None:
         word = self._kind.word
@@ -142,22 +83,22 @@ class EntityCommand:
         return parser
 
     def add_settings(self, parser: argparse.ArgumentParser) -> None:
-        for setting in self._settings:
-            if len(setting) == 4:
-                option, element, read, purpose = setting
-                parser.add_argument(option, dest=element, type=read, metavar="VALUE", help=purpose)
-            else:
-                option, element, purpose = setting
+        for name in self._settings:
+            read, purpose = _SETTINGS[name]
+            option = "-" + re.sub("(?=[A-Z])", "-", name).lower()  # --lock-duration
+            if read is None:
                 parser.add_argument(
-                    option, dest=element, action="store_const", const="true", help=purpose
+                    option, dest=name, action="store_const", const="true", help=purpose
                 )
+            else:
+                parser.add_argument(option, dest=name, type=read, metavar="VALUE", help=purpose)
 
     def names_of(self, options: argparse.Namespace) -> list[str]:
         return [getattr(options, name) for name in self._names if hasattr(options, name)]
 
     def create(self, options: argparse.Namespace) -> int:
-        chosen = {setting[1]: getattr(options, setting[1]) for setting in self._settings}
-        properties = {element: str(value) for element, value in chosen.items() if value is not None}
+        chosen = {name: getattr(options, name) for name in self._settings}
+        properties = {name: str(value) for name, value in chosen.items() if value is not None}
         names = self.names_of(options)
         self.created(options, client(options).create(self._kind, names, properties))
         return 0

@@ -15,7 +15,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from twinbus.cli.exit_codes import NO
 from twinbus.cli.pair.backlog import Backlog, BacklogQueue, sdk_options
-from twinbus.cli.printing import print_json
+from twinbus.cli.printing import print_json, print_table
 from twinbus.cli.progress import span
 from twinbus.client.admin import API_VERSION
 from twinbus.client.connection_string import ConnectionString
@@ -129,11 +129,7 @@ def _print(primary: Namespace, secondary: Namespace, found: list[QueueStatus]) -
         return
     print()
     titles = ["BACKLOG QUEUE", "ACTIVE", "DEAD", "OLDEST", "FOR"]
-    rows = [titles, *map(_row, found)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        print("  ".join(cells).rstrip())
+    print_table(titles, [_row(status) for status in found], len(titles))
     active = sum(status.active for status in found)
     dead_letter = sum(status.dead_letter for status in found)
     print(f"\n{active:,} waiting, {dead_letter:,} in dead-letter queues")

@@ -8,8 +8,11 @@ of its parent's.  After an error a bus is forgotten: the next one begins with a 
 import atexit
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
+from twinbus.errors import TwinbusError
 from twinbus.pipeline.bus import Bus, open_bus
 
 _Key = tuple[int, str, str]  # process, connection string, operations
@@ -40,6 +43,17 @@ def bus_for(connection_string: str, operations: str = "auto") -> Bus:
         if bus is None:
             bus = _POOL.buses[key] = open_bus(connection_string, operations)
         return bus
+
+
+@contextmanager
+def using_bus(connection_string: str, operations: str = "auto") -> Iterator[Bus]:
+    """The same, for as long as nothing goes wrong: whoever comes next begins with a new one."""
+    bus = bus_for(connection_string, operations)
+    try:
+        yield bus
+    except TwinbusError:
+        forget(bus)
+        raise
 
 
 def forget(bus: Bus) -> None:

@@ -10,7 +10,6 @@ owner has said that a copy does no harm (`retry`).
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Final, Self
 
 from twinbus.client.blocking import CALL_DURATION_S_MAX, result_of
@@ -134,12 +133,7 @@ class LineSender:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # --- one batch --------------------------------------------------------------------------------

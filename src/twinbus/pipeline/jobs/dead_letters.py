@@ -25,9 +25,9 @@ from twinbus.client.admin import QUEUE, TOPIC, AdminClient
 from twinbus.client.blocking import BlockingConnection
 from twinbus.client.connection import BusConnection
 from twinbus.client.requests import ManagementNode
-from twinbus.errors import ConfigError, NotSupported, ServiceError, TwinbusError
+from twinbus.errors import ConfigError, NotSupported, ServiceError
 from twinbus.pipeline.bus import SEND_BATCH_BYTES
-from twinbus.pipeline.bus.pool import bus_for, forget
+from twinbus.pipeline.bus.pool import using_bus
 from twinbus.pipeline.jobs.capture import writer_by_hour
 from twinbus.pipeline.jobs.file_layout import claim_format, files_for
 from twinbus.pipeline.jobs.replay import filtered, read_capture
@@ -255,9 +255,8 @@ class MoveTask:
         self._destination = destination
 
     def __call__(self, rows: Iterable[Row]) -> Iterator[Resubmitted]:
-        bus = bus_for(self._queues.connection_string, self._queues.operations)
-        sends = Sends(bus, SEND_BATCH_BYTES)
-        try:
+        with using_bus(self._queues.connection_string, self._queues.operations) as bus:
+            sends = Sends(bus, SEND_BATCH_BYTES)
             for piece in _pieces(rows):
                 messages = [self._message(place, row) for place, row in enumerate(piece, 1)]
                 sends.send(messages, [message.key or "" for message in messages])
@@ -265,9 +264,6 @@ class MoveTask:
                 for path, runs in _by_queue(piece).items():
                     yield Resubmitted(path, count_of(runs), bus.settle(path, runs))
             sends.close()
-        except TwinbusError:
-            forget(bus)
-            raise
 
     def _message(self, place: int, row: Row) -> Outgoing:
         key = resending_key(UNDERTAKING, row["position"])

@@ -112,24 +112,23 @@ class Columns:
 
 # What a column is called when nobody says so, the first that is there.  `number` is the sender's
 # own: in a ledger of arrivals it says nothing of the order in which they came.
+_USUAL_OF_BOTH: Final = {
+    "id": ("message_id",),
+    "entity": ("entity", "destination", "entity_path"),
+    "session": ("session_id",),
+    "body": ("body",),
+    "body_hash": ("body_hash",),
+}
 _USUAL: Final[dict[Side, dict[str, tuple[str, ...]]]] = {
     "sent": {
-        "id": ("message_id",),
-        "entity": ("entity", "destination", "entity_path"),
-        "session": ("session_id",),
+        **_USUAL_OF_BOTH,
         "order": ("number", "order", "sequence_number"),
         "time": ("time", "sent_time", "enqueued_time"),
-        "body": ("body",),
-        "body_hash": ("body_hash",),
     },
     "arrived": {
-        "id": ("message_id",),
-        "entity": ("entity", "destination", "entity_path"),
-        "session": ("session_id",),
+        **_USUAL_OF_BOTH,
         "order": ("order", "sequence_number"),
         "time": ("time", "arrived_time", "enqueued_time"),
-        "body": ("body",),
-        "body_hash": ("body_hash",),
     },
 }
 
@@ -167,7 +166,6 @@ class Ledger:
     rows: DataFrame
     has_sessions: bool
     has_order: bool
-    has_times: bool
     has_bodies: bool
 
     def and_also(self, other: "Ledger") -> "Ledger":
@@ -176,7 +174,6 @@ class Ledger:
             self.rows.unionByName(other.rows),
             self.has_sessions or other.has_sessions,
             self.has_order and other.has_order,
-            self.has_times and other.has_times,
             self.has_bodies and other.has_bodies,
         )
 
@@ -227,7 +224,6 @@ def shape(found: DataFrame, columns: Columns, source: Source) -> Ledger:
         rows,
         has_sessions=columns.session is not None,
         has_order=columns.order is not None,
-        has_times=columns.time is not None,
         has_bodies=hashed is not None,
     )
 

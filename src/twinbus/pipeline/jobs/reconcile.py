@@ -32,27 +32,8 @@ PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9)
 ACCURACY: Final = 10_000
 ENTITIES_MAX: Final = 1_000  # in the summary, those with most differences first
 EXAMPLES_MAX: Final = 20  # of each kind, in a report
-CURVE: Final = (
-    0,
-    5,
-    10,
-    20,
-    30,
-    40,
-    50,
-    60,
-    70,
-    80,
-    90,
-    95,
-    98,
-    99,
-    99.5,
-    99.8,
-    99.9,
-    99.95,
-    99.99,
-)
+CURVE: Final = (0, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 98, 99, 99.5, 99.8, 99.9, 99.95,
+                99.99)  # fmt: skip
 BUCKETS: Final = 60  # of time
 _BINS_PER_DECADE: Final = 5  # of latency
 
@@ -109,10 +90,6 @@ class Outcome:
     order_checked: int | None  # messages; None: nothing is known of the order
     examples: dict[str, list[Row]] = field(default_factory=dict)
     plots: Plots | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        return self.is_sent_empty or self.is_arrived_empty
 
     @property
     def is_sent_empty(self) -> bool:
@@ -178,36 +155,31 @@ def _route(name: str, with_subscription: bool) -> Column:
     return F.coalesce(F.regexp_replace(F.lower(name), ends, ""), F.lit(""))
 
 
+# What is kept of both sides, and what it is called of each: `entity` is `sent_entity`, and so on.
+_OF_SIDES: Final = (
+    ("entity", "entity"),
+    ("session_id", "session"),
+    ("number", "number"),
+    ("time_us", "us"),
+)
+
+
 def _sides() -> list[Column]:
-    is_sent = F.col("is_sent")
-
-    def of(side: Column, name: str) -> Column:
-        return F.min(F.when(side, F.col(name)))
-
-    return [
-        F.count_if(is_sent).alias("sent"),
-        F.count_if(~is_sent).alias("arrived"),
-        of(is_sent, "entity").alias("sent_entity"),
-        of(~is_sent, "entity").alias("arrived_entity"),
-        of(is_sent, "session_id").alias("sent_session"),
-        of(~is_sent, "session_id").alias("arrived_session"),
-        of(is_sent, "number").alias("sent_number"),
-        of(~is_sent, "number").alias("arrived_number"),
-        of(is_sent, "time_us").alias("sent_us"),
-        of(~is_sent, "time_us").alias("arrived_us"),
-    ]
-
-
-_KEPT: Final = (
-    "sent_entity", "arrived_entity", "sent_session", "arrived_session",
-    "sent_number", "arrived_number", "sent_us", "arrived_us",
-)  # fmt: skip
+    columns = []
+    for side, belongs in (("sent", F.col("is_sent")), ("arrived", ~F.col("is_sent"))):
+        columns.append(F.count_if(belongs).alias(side))
+        for name, short in _OF_SIDES:
+            columns.append(F.min(F.when(belongs, F.col(name))).alias(f"{side}_{short}"))
+    return columns
 
 
 def _sides_again() -> list[Column]:
     """The same once more, now that each body is one row."""
-    counts = [F.sum(name).alias(name) for name in ("sent", "arrived")]
-    return counts + [F.min(name).alias(name) for name in _KEPT]
+    columns = []
+    for side in ("sent", "arrived"):
+        columns.append(F.sum(side).alias(side))
+        columns += [F.min(f"{side}_{short}").alias(f"{side}_{short}") for _, short in _OF_SIDES]
+    return columns
 
 
 def _bodies() -> list[Column]:

@@ -26,9 +26,9 @@ from pyspark.sql import functions as F  # noqa: N812 – as everybody calls it
 from pyspark.sql.types import StringType, StructField, StructType
 
 from twinbus.clock import SystemClock
-from twinbus.errors import ConfigError, TwinbusError
+from twinbus.errors import ConfigError
 from twinbus.pipeline.bus import SEND_BATCH_BYTES
-from twinbus.pipeline.bus.pool import bus_for, forget
+from twinbus.pipeline.bus.pool import using_bus
 from twinbus.pipeline.jobs.capture import PARTITION_COLUMNS
 from twinbus.pipeline.jobs.compact import show_hours
 from twinbus.pipeline.jobs.file_layout import CAPTURE, check_name, files_for, read_format
@@ -181,18 +181,14 @@ class ReplayTask:
 
     def __call__(self, rows: Iterable[Row]) -> Iterator[tuple[str, int]]:
         settings = self._settings
-        bus = bus_for(settings.connection_string, settings.operations)
-        sends = Sends(bus, SEND_BATCH_BYTES)
         clock = SystemClock()
         pace = Pace(rate=self._pace.rate) if settings.as_scheduled else self._pace
-        try:
+        with using_bus(settings.connection_string, settings.operations) as bus:
+            sends = Sends(bus, SEND_BATCH_BYTES)
             for chunk in paced(self._timed(rows), pace, lambda: clock.now().utc_ms, sleep):
                 sends.send(chunk, [message.key or "" for message in chunk])
             sends.wait()
             sends.close()
-        except TwinbusError:
-            forget(bus)
-            raise
         for destination, count in sends.counts.items():
             yield destination, count.messages
 

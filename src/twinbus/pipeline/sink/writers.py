@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from twinbus.clock import SystemClock
 from twinbus.errors import ConfigError, TwinbusError
 from twinbus.pipeline.bus.line import may_pass
-from twinbus.pipeline.bus.pool import bus_for, forget
+from twinbus.pipeline.bus.pool import bus_for, forget, using_bus
 from twinbus.pipeline.sink.encoding import MessageEncoder
 from twinbus.pipeline.sink.keys import Chunks, Outgoing, keys_of_chunk, own_keys, run_name
 from twinbus.pipeline.sink.options import SinkOptions
@@ -177,12 +177,8 @@ def _checked(schema: StructType, options: Mapping[str, str]) -> SinkOptions:
 
 def _check_destination(options: SinkOptions, path: str) -> None:
     """Is it there, and may we send to it?"""
-    bus = bus_for(options.connection_string, options.operations)
-    try:
+    with using_bus(options.connection_string, options.operations) as bus:
         bus.open_sender(path).close()
-    except TwinbusError:
-        forget(bus)
-        raise
 
 
 def _task_context() -> TaskContext:

@@ -26,9 +26,8 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from twinbus.client.connection_string import ConnectionString
 from twinbus.clock import SystemClock
-from twinbus.errors import TwinbusError
 from twinbus.pairing.options import RestoredTimeToLive
-from twinbus.pipeline.bus.pool import bus_for, forget
+from twinbus.pipeline.bus.pool import bus_for, using_bus
 from twinbus.pipeline.bus.protocol import Bus
 from twinbus.pipeline.options import OPERATIONS, GivenOptions
 from twinbus.pipeline.source.offsets import split_key
@@ -165,16 +164,12 @@ class SyphonReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Tasks have settled what there was to settle."""
 
     def _stocks(self) -> list[Stock]:
-        backlog = bus_for(self._options.secondary, self._options.operations)
-        try:
+        with using_bus(self._options.secondary, self._options.operations) as backlog:
             return [
                 Stock(queue, each.partition, each.is_up, each.next, each.count)
                 for queue in self._options.queues
                 for each in backlog.entity(queue).partitions
             ]
-        except TwinbusError:
-            forget(backlog)
-            raise
 
 
 class _Memories:
@@ -193,12 +188,8 @@ _MEMORIES: Final = _Memories()
 
 def moved(options: SyphonOptions, queue: str, partition: int, end: int) -> pa.RecordBatch:
     """Bring home what is there of a partition below `end`; what became of it."""
-    backlog = bus_for(options.secondary, options.operations)
-    try:
+    with using_bus(options.secondary, options.operations) as backlog:
         return _moved(options, backlog, queue, partition, end)
-    except TwinbusError:
-        forget(backlog)
-        raise
 
 
 def _moved(
