@@ -5,7 +5,6 @@
 When its store fails, the server has nothing left to serve and stops (`on_failure`).
 """
 
-import asyncio
 import random
 import secrets
 from collections.abc import Callable
@@ -15,7 +14,6 @@ from twinbus.broker.links import StoreLink
 from twinbus.broker.shell import BrokerShell
 from twinbus.clock import Clock
 from twinbus.gateway.replies import dispatch_replies
-from twinbus.server.attention import AttentiveLoop
 from twinbus.server.fault_effects import FaultEffects, LocalEffects
 from twinbus.server.message_fields import StoredMessageCodec
 from twinbus.storage.disk import OsDisk
@@ -38,9 +36,6 @@ class LocalBroker:
         store = Store.open(self._disk, clock.now(), secrets.randbits(63), segment_size_bytes)
         codec = StoredMessageCodec()
         self._shell = BrokerShell(store, clock, dispatch_replies, on_failure, codec)
-        loop = asyncio.get_running_loop()
-        if isinstance(loop, AttentiveLoop):
-            self._shell.on_answer = loop.attention.answered
         self.links: list[StoreLink] = [self._shell.broker]
         self.effects: FaultEffects = LocalEffects(faults, self._slowed)
 
