@@ -16,8 +16,8 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient as AsyncClient
 
 from tests.interop.sdk import body
-from twinbus.pairing._syphon import _Worker
 from twinbus.pairing.aio._syphon import BacklogReceiver
+from twinbus.pairing.blocking._syphon import _Worker
 from twinbus.pairing.steps import Complete, Receive
 from twinbus.testing.server import ServerProcess
 

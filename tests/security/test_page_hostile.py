@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.interop.asking_page import Page, token_of
 from twinbus.errors import ServiceError
 from twinbus.limits import PAIR_REPORT_BYTES_MAX, VIEWERS_MAX
-from twinbus.pairing._posting import Post
+from twinbus.pairing.blocking._posting import Post
 from twinbus.pairing.reporting import Destination
 from twinbus.server.http.page.messages import read_change
 from twinbus.testing.server import ServerProcess

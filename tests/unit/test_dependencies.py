@@ -175,7 +175,7 @@ def test_the_world_stays_outside(path: Path) -> None:
 def test_pairing_decides_without_the_world(path: Path) -> None:
     name = path.relative_to(PACKAGE / "pairing").as_posix()
     is_async = name.startswith("aio/")
-    is_shell = is_async or name.startswith("_")
+    is_shell = is_async or name.startswith("blocking/") or name == "__init__.py"
     for line, module, names in imports(path):
         top = module.split(".")[0]
         if module.startswith("twinbus.entities"):
@@ -184,10 +184,18 @@ def test_pairing_decides_without_the_world(path: Path) -> None:
             assert top not in PAIRING_PURE_NEVER, f"line {line}: {name} is pure, {top} is not"
             assert top != "random" or not names, f"line {line}: chance is handed in"
             assert ".aio" not in module, f"line {line}: {name} knows no loop"
-            shells = [each for each in module.split(".") if each.startswith("_")]
-            assert not shells, f"line {line}: {name} knows no shell"
+            assert "pairing.blocking" not in module, f"line {line}: {name} knows no shell"
         assert top != "asyncio" or is_async, f"line {line}: asyncio lives in pairing/aio"
         assert top != "threading" or not is_async, f"line {line}: the async shell has no threads"
+
+
+def test_the_shells_of_pairing_mirror_each_other() -> None:
+    blocking, on_a_loop = (
+        {path.name for path in (PACKAGE / "pairing" / shell).glob("*.py")}
+        for shell in ("blocking", "aio")
+    )
+    assert blocking - on_a_loop == {"_opening.py", "_posting.py"}
+    assert on_a_loop - blocking == {"_watch.py"}
 
 
 def test_every_room_has_a_rule() -> None:

@@ -47,8 +47,7 @@ class BrokerShell:
         self.writes_inline = writes_inline
         self._on_failure = on_failure
         self.broker = Broker(store, clock, self._wake, on_replies, codec, is_one_of_many)
-        self.broker.turn_now = self._turn_alone
-        self.on_answer: Callable[[], None] = _ignore  # a client that talks alone has its answer
+        self.broker.turn_now = self._turn
         self._store = store
         self._committing = False
         self._open_since_ms = -1  # monotonic; since when something has not been durable
@@ -106,12 +105,6 @@ class BrokerShell:
         else:
             log.error("a turn failed and is tried again", exc_info=error)
             self._loop.call_soon(self._turn)
-
-    def _turn_alone(self) -> None:
-        """For one client alone, at the end of what it had to say."""
-        self._turn()
-        if not self._committing:
-            self.on_answer()
 
     def _write_by_thread(self, commit: Commit) -> None:
         self._commits.put(commit.write, lambda error: self._written(commit, error))
@@ -243,10 +236,6 @@ class BrokerShell:
         await self._ring.stop()
         await self._commits.stop()
         self._store.close()
-
-
-def _ignore() -> None:
-    """Nobody wants to know."""
 
 
 def _attempt(work: Callable[[], None]) -> BaseException | None:

@@ -34,7 +34,6 @@ from twinbus.limits import (
     PROFILES,
     SEGMENT_SIZE_MEGABYTES,
 )
-from twinbus.server.attention import AttentiveLoop
 from twinbus.telemetry.logs import FORMATS, TEXT, show_log
 from twinbus.telemetry.secrets import KnownSecrets
 from twinbus.telemetry.telemetry import Telemetry, open_telemetry
@@ -231,8 +230,7 @@ def run(options: argparse.Namespace) -> int:
             segment_size_megabytes=options.segment_size,
             stores=load_stores(data_dir, options.store, options.brokers),
         )
-        with asyncio.Runner(loop_factory=AttentiveLoop) as runner:
-            return runner.run(_serve(config, _telemetry(options)))
+        return asyncio.run(_serve(config, _telemetry(options)))
     except OSError as error:
         raise ConfigError(_reason(error, options)) from error
     except DirectoryInUse as error:

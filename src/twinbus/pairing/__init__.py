@@ -16,9 +16,8 @@ except ImportError as error:
         'Paired namespaces need azure-servicebus: pip install "twinbus[pairing]"'
     ) from error
 
-from twinbus.pairing._client import PairedServiceBusClient, pair_namespace
-from twinbus.pairing._sender import PairedSender
 from twinbus.pairing.batch import PairedMessageBatch
+from twinbus.pairing.blocking import PairedSender, PairedServiceBusClient, pair_namespace
 from twinbus.pairing.errors import (
     BacklogMessageSizeExceededError,
     BacklogUnavailableError,

@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from twinbus.pairing.stamps import CAN_APPEND, DATA, section_of, twin_of, with_stamp
+from twinbus.pairing.stamps import CAN_APPEND, DATA, section_of, with_stamp
 
 # The most that a stamp adds to a message: section, map and annotation's name, a key of 48
 # characters, and what the batch itself needs for a message that got longer.
@@ -75,13 +75,13 @@ def raw_of(message: ServiceBusMessage | AmqpAnnotatedMessage) -> AmqpAnnotatedMe
 
 def snapshot(message: AmqpAnnotatedMessage) -> AmqpAnnotatedMessage:
     """A copy that does not change when the caller changes the message; bodies are shared."""
-    taken = twin_of(message)
+    taken = copy.copy(message)
     properties = message.properties
     if properties is not None:
-        taken.properties = twin_of(properties)
+        taken.properties = copy.copy(properties)
     header = message.header
     if header is not None:
-        taken.header = twin_of(header)
+        taken.header = copy.copy(header)
     if message.application_properties:
         taken.application_properties = message.application_properties.copy()
     if message.annotations:

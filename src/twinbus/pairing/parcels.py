@@ -11,30 +11,19 @@ from typing import Any
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from twinbus.pairing.batch import (
-    originals_of,
-    raw_of,
-    sendable_of,
-    stamped_batch,
-)
+from twinbus.pairing.batch import originals_of, raw_of, sendable_of, stamped_batch
 from twinbus.pairing.producer_keys import ProducerKeys
-from twinbus.pairing.stamps import with_stamp, with_stamp_in_its_form
+from twinbus.pairing.stamps import with_stamp
 
 
 class Parcel:
     """The messages of one send.  The flow opens it before its first step, and closes it."""
 
-    def __init__(
-        self,
-        plain: Any,
-        originals: list[AmqpAnnotatedMessage],
-        is_single: bool = False,
-    ) -> None:
+    def __init__(self, plain: Any, originals: list[AmqpAnnotatedMessage]) -> None:
         self.originals = originals
         self.keys: list[str] | None = None  # of the originals; none where the pairing gives none
         self.outgoing: Any = plain  # for the SDK's sender
         self._plain = plain
-        self._is_single = is_single
         self._source: ProducerKeys | None = None
 
     def __len__(self) -> int:
@@ -49,10 +38,10 @@ class Parcel:
         if isinstance(self._plain, ServiceBusMessageBatch):
             stamped = stamped_batch(self._plain, self.originals, self.keys)
             self.outgoing = self._plain if stamped is None else stamped
-        elif self._is_single:
-            self.outgoing = with_stamp_in_its_form(self._plain, self.keys[0])
-        else:
+        elif isinstance(self._plain, list):
             self.outgoing = list(map(with_stamp, self.originals, self.keys))
+        else:
+            self.outgoing = with_stamp(self.originals[0], self.keys[0])
 
     def take_stamps_off(self) -> bool:
         """They made it too large: from now on it goes as it came.  False: there were none."""
@@ -85,4 +74,4 @@ def collect(message: Any, batch_bytes: int = 0) -> Parcel:
             batch.add_message(each)
         return Parcel(batch, originals)
     sendable = sendable_of(message)
-    return Parcel(sendable, [raw_of(sendable)], is_single=True)
+    return Parcel(sendable, [raw_of(sendable)])

@@ -27,7 +27,7 @@ from twinbus.pairing.events import State
 from twinbus.pairing.failover import Decision, EntityFailover, Way
 from twinbus.pairing.parcels import Parcel
 from twinbus.pairing.rewriting import encoded_size, rewrite
-from twinbus.pairing.stamps import with_stamp_in_its_form
+from twinbus.pairing.stamps import with_stamp
 from twinbus.pairing.steps import (
     Flow,
     Pause,
@@ -119,7 +119,7 @@ class Shortcut:
         self._key = pairing.keys.take_one(entity.entity, self._raw)
         self.outgoing: object = message
         if self._key is not None:
-            self.outgoing = with_stamp_in_its_form(message, self._key)
+            self.outgoing = with_stamp(self._raw, self._key)
 
     def succeeded(self) -> None:
         if self._entity.state is _HEALTHY:

@@ -8,7 +8,7 @@ import pytest
 from twinbus.gateway.access.shared_access import SEND, AuthorizationRule, Authorizer, SasToken
 from twinbus.limits import PAIR_REPORT_BYTES_MAX
 from twinbus.pairing import SendAvailabilityPairedNamespaceOptions
-from twinbus.pairing._posting import posts_of
+from twinbus.pairing.blocking._posting import posts_of
 from twinbus.pairing.events import BacklogQueueStatus, EntityStatus, PairingStatus, State
 from twinbus.pairing.reporting import (
     Destination,

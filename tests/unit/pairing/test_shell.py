@@ -9,10 +9,10 @@ import azure.servicebus.aio
 import pytest
 from azure.servicebus import ServiceBusClient
 
-from twinbus.pairing._audience import Audience
-from twinbus.pairing._client import _CloseHook
-from twinbus.pairing._running import run
 from twinbus.pairing.aio._client import CloseHook
+from twinbus.pairing.blocking._audience import Audience
+from twinbus.pairing.blocking._client import _CloseHook
+from twinbus.pairing.blocking._running import run
 from twinbus.pairing.events import Event, PairFaulted
 from twinbus.pairing.steps import Flow, Pause, Step
 

@@ -8,9 +8,9 @@ from typing import Any, Self, cast
 import pytest
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusConnectionError
 
-from twinbus.pairing import _steady
 from twinbus.pairing.aio import _steady as aio_steady
 from twinbus.pairing.aio._watch import Watch
+from twinbus.pairing.blocking import _steady
 
 HOUR_S = 3600.0
 SHUT_DOWN = ValueError("The handler has already been shutdown. Please use another one.")

@@ -5,7 +5,6 @@
 When its store fails, the server has nothing left to serve and stops (`on_failure`).
 """
 
-import asyncio
 import random
 import secrets
 from collections.abc import Callable
@@ -17,7 +16,6 @@ from twinbus.gateway.faults.acting import FaultEffects, LocalEffects
 from twinbus.links.replies import dispatch_replies
 from twinbus.links.store_link import StoreLink
 from twinbus.message.filter_fields import StoredMessageCodec
-from twinbus.server.attention import AttentiveLoop
 from twinbus.storage.disk import OsDisk
 from twinbus.storage.faulty import DiskFaults, FaultyDisk
 from twinbus.storage.store import Store
@@ -38,9 +36,6 @@ class LocalBroker:
         store = Store.open(self._disk, clock.now(), secrets.randbits(63), segment_size_bytes)
         codec = StoredMessageCodec()
         self._shell = BrokerShell(store, clock, dispatch_replies, on_failure, codec)
-        loop = asyncio.get_running_loop()
-        if isinstance(loop, AttentiveLoop):
-            self._shell.on_answer = loop.attention.answered
         self.links: list[StoreLink] = [self._shell.broker]
         self.effects: FaultEffects = LocalEffects(faults, self._slowed)
 

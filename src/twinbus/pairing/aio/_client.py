@@ -17,7 +17,6 @@ from azure.core.async_paging import AsyncItemPaged
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
 
 from twinbus.clock import SystemClock
-from twinbus.pairing._posting import Post, client_name, posts_of
 from twinbus.pairing.aio._audience import Audience, Callback, Reader
 from twinbus.pairing.aio._background import Background
 from twinbus.pairing.aio._reporting import Reporter
@@ -25,6 +24,7 @@ from twinbus.pairing.aio._sender import PairedSender
 from twinbus.pairing.aio._setup import find_backlog_queues, open_secondary
 from twinbus.pairing.aio._steady import Closing, SteadySender, close_in_time
 from twinbus.pairing.aio._syphon import RunningSyphon
+from twinbus.pairing.blocking._posting import Post, client_name, posts_of
 from twinbus.pairing.core import Pairing, Settings
 from twinbus.pairing.coupling import Coupling, Side
 from twinbus.pairing.events import PairingStatus

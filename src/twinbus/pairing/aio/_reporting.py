@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from twinbus.pairing._posting import Post
+from twinbus.pairing.blocking._posting import Post
 from twinbus.pairing.log_lines import LOGGER
 from twinbus.pairing.reporting import INTERVAL_S, PAUSE_S
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from twinbus.clock import monotonic_s
-from twinbus.pairing._running import run
-from twinbus.pairing._steady import CLOSE_S_MAX, SteadySender
+from twinbus.pairing.blocking._running import run
+from twinbus.pairing.blocking._steady import CLOSE_S_MAX, SteadySender
 from twinbus.pairing.core import Pairing
 from twinbus.pairing.coupling import Coupling, Side
 from twinbus.pairing.events import State

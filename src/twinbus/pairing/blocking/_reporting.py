@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from twinbus.pairing._posting import Post
-from twinbus.pairing._steady import CLOSE_S_MAX
+from twinbus.pairing.blocking._posting import Post
+from twinbus.pairing.blocking._steady import CLOSE_S_MAX
 from twinbus.pairing.log_lines import LOGGER
 from twinbus.pairing.reporting import INTERVAL_S, PAUSE_S
 

@@ -12,8 +12,8 @@ from azure.core.pipeline.transport import RequestsTransport
 from azure.servicebus import ServiceBusClient
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from twinbus.pairing._running import run
 from twinbus.pairing.backlog_queues import find_or_create
+from twinbus.pairing.blocking._running import run
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing.steps import CreateQueue, ListQueues, Pause, Step
 

@@ -13,9 +13,9 @@ from typing import Any, Final, Self
 
 from azure.servicebus import ServiceBusSender
 
-from twinbus.pairing._running import run
-from twinbus.pairing._steady import Closing, SteadySender, as_outgoing
 from twinbus.pairing.batch import PairedMessageBatch, batch_within
+from twinbus.pairing.blocking._running import run
+from twinbus.pairing.blocking._steady import Closing, SteadySender, as_outgoing
 from twinbus.pairing.classification import Verdict, verdict_of
 from twinbus.pairing.core import Pairing
 from twinbus.pairing.events import State

@@ -11,9 +11,9 @@ from typing import Any, Final
 from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusReceiver
 
 from twinbus.clock import monotonic_s
-from twinbus.pairing._opening import Opening
-from twinbus.pairing._running import run
-from twinbus.pairing._steady import CLOSE_S_MAX, Closing, SteadySender, as_outgoing
+from twinbus.pairing.blocking._opening import Opening
+from twinbus.pairing.blocking._running import run
+from twinbus.pairing.blocking._steady import CLOSE_S_MAX, Closing, SteadySender, as_outgoing
 from twinbus.pairing.classification import is_broken_by
 from twinbus.pairing.log_lines import LOGGER
 from twinbus.pairing.steps import Complete, DeadLetter, Pause, Receive, SendRestored, Step

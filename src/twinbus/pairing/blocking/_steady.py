@@ -14,7 +14,7 @@ from azure.servicebus import ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.clock import monotonic_s
-from twinbus.pairing._opening import HANG_S_MAX, OPEN_S_MAX, Opening
+from twinbus.pairing.blocking._opening import HANG_S_MAX, OPEN_S_MAX, Opening
 from twinbus.pairing.classification import is_broken_by
 from twinbus.pairing.log_lines import LOGGER
 

@@ -18,14 +18,14 @@ from azure.core.paging import ItemPaged
 from azure.servicebus import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
 
 from twinbus.clock import SystemClock, monotonic_s
-from twinbus.pairing._audience import Audience, Callback, Reader
-from twinbus.pairing._background import Background
-from twinbus.pairing._posting import Post, client_name, posts_of
-from twinbus.pairing._reporting import Reporter
-from twinbus.pairing._sender import PairedSender
-from twinbus.pairing._setup import find_backlog_queues, open_secondary
-from twinbus.pairing._steady import Closing, SteadySender
-from twinbus.pairing._syphon import BlockingSyphon
+from twinbus.pairing.blocking._audience import Audience, Callback, Reader
+from twinbus.pairing.blocking._background import Background
+from twinbus.pairing.blocking._posting import Post, client_name, posts_of
+from twinbus.pairing.blocking._reporting import Reporter
+from twinbus.pairing.blocking._sender import PairedSender
+from twinbus.pairing.blocking._setup import find_backlog_queues, open_secondary
+from twinbus.pairing.blocking._steady import Closing, SteadySender
+from twinbus.pairing.blocking._syphon import BlockingSyphon
 from twinbus.pairing.core import Pairing, Settings
 from twinbus.pairing.coupling import Coupling, Side
 from twinbus.pairing.events import PairingStatus
