@@ -18,7 +18,7 @@ from typing import Final
 
 import pytest
 
-from twinbus.amqp.codec import encode_value
+from twinbus.amqp.encoding import encode_value
 from twinbus.amqp.message import decode_message
 from twinbus.amqp.plain import Properties, data_section, encode_message
 from twinbus.amqp.types import Int, Symbol, Timestamp

@@ -6,7 +6,8 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.amqp.codec import decode_value, decode_whole, encode_value, skip_value
+from twinbus.amqp.decoding import decode_value, decode_whole, skip_value
+from twinbus.amqp.encoding import encode_value
 from twinbus.amqp.message import (
     Properties,
     data_section,

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.broker.actions import restarted, sql
 from tests.unit.broker.harness import SEGMENT_SIZE, BrokerHarness
 from tests.unit.broker.stored_messages import new
-from twinbus.amqp.codec import encode_value
+from twinbus.amqp.encoding import encode_value
 from twinbus.broker.transactions import Transactions
 from twinbus.entities.commands import (
     ABANDON,

@@ -5,7 +5,7 @@ import contextlib
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from twinbus.amqp.codec import encode_symbol, encode_value
+from twinbus.amqp.encoding import encode_symbol, encode_value
 from twinbus.amqp.message import (
     Properties,
     data_section,

@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.property.test_rewriting import encoded, messages, symbols
-from twinbus.amqp.codec import decode_whole, skip_within
+from twinbus.amqp.decoding import decode_whole, skip_within
 from twinbus.amqp.sections import DELIVERY_ANNOTATIONS, HEADER, PROPERTIES, Entries, read_sections
 from twinbus.amqp.types import Array
 from twinbus.pairing.errors import UnrestorableMessageError

@@ -12,7 +12,9 @@ from uuid import UUID
 import pytest
 
 from twinbus.amqp import message, stored, transfers
-from twinbus.amqp.codec import decode_whole, encode_value, skip_value
+from twinbus.amqp.composites import Accepted, AmqpError, Rejected, Source, Target
+from twinbus.amqp.decoding import decode_whole, skip_value
+from twinbus.amqp.encoding import encode_value
 from twinbus.amqp.frames import FrameBuffer, encode_frame
 from twinbus.amqp.message import (
     Properties,
@@ -25,19 +27,8 @@ from twinbus.amqp.message import (
     split_batch,
     value_section,
 )
-from twinbus.amqp.performatives import (
-    Accepted,
-    AmqpError,
-    Attach,
-    Disposition,
-    Flow,
-    Open,
-    Rejected,
-    Source,
-    Target,
-    Transfer,
-    decode_performative,
-)
+from twinbus.amqp.performatives import Attach, Flow, Open, decode_performative
+from twinbus.amqp.transfers import Disposition, Transfer
 from twinbus.amqp.types import Array, Described, Int, Symbol, Timestamp, UInt, ULong
 from twinbus.errors import RemoteProtocolError
 from twinbus.limits import ELEMENTS_MAX, ZERO_WIDTH_ELEMENTS_MAX

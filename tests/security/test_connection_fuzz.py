@@ -44,12 +44,11 @@ from twinbus.amqp.performatives import (
     Begin,
     Close,
     Detach,
-    Disposition,
     End,
     Flow,
     Open,
-    Transfer,
 )
+from twinbus.amqp.transfers import Disposition, Transfer
 from twinbus.limits import (
     CHANNELS_MAX,
     EGRESS_CREDIT_MAX,

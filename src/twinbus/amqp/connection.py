@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from twinbus.amqp.composites import AmqpError
+from twinbus.amqp.composites import AmqpError, Performative
 from twinbus.amqp.events import (
     ConnectionClosed,
     ConnectionOpened,
@@ -45,12 +45,9 @@ from twinbus.amqp.performatives import (
     Begin,
     Close,
     Detach,
-    Disposition,
     End,
     Flow,
     Open,
-    Performative,
-    Transfer,
     decode_performative,
 )
 from twinbus.amqp.places import Places
@@ -85,7 +82,7 @@ from twinbus.amqp.states import (
     advance,
     refusal,
 )
-from twinbus.amqp.transfers import decode_disposition
+from twinbus.amqp.transfers import Disposition, Transfer, decode_disposition
 from twinbus.amqp.wire import Wire
 from twinbus.errors import LocalProtocolError, RemoteProtocolError
 from twinbus.limits import (

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.amqp.codec import U32
 from twinbus.amqp.composites import AmqpError
 from twinbus.amqp.events import DeliveryReceived, DeliveryTooLarge
 from twinbus.amqp.link import IngressLink, Link
+from twinbus.amqp.shapes import U32
 from twinbus.amqp.states import ATTACHED, DETACHED, REFUSALS, TRANSFER, refusal
 from twinbus.amqp.transfers import PLAIN_ENDINGS, Transfer, decode_transfer, remember_ending
 from twinbus.amqp.wire import UINT_MASK

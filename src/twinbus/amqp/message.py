@@ -10,7 +10,7 @@ For messages as plain Python values see `plain.py`; all names are available here
 
 from typing import Final
 
-from twinbus.amqp.codec import NARROW, U32, decode_error, decode_within, skip_within
+from twinbus.amqp.decoding import decode_error, decode_within, skip_within
 from twinbus.amqp.fields import Fields
 from twinbus.amqp.plain import (
     BATCH_FORMAT,
@@ -40,6 +40,7 @@ from twinbus.amqp.sections import (
     map_entries,
     read_sections,
 )
+from twinbus.amqp.shapes import NARROW, U32
 from twinbus.amqp.stored import (
     BROKER_ANNOTATIONS,
     TTL_UINT_MAX,

@@ -7,8 +7,9 @@ as raw bytes; nothing else in it changes.
 
 from typing import Final
 
-from twinbus.amqp.codec import U32, skip_within
+from twinbus.amqp.decoding import skip_within
 from twinbus.amqp.sections import PROPERTIES, Entries
+from twinbus.amqp.shapes import U32
 
 _PROPERTIES: Final = bytes((0x00, 0x53, PROPERTIES))
 _NO_ID: Final = (b"", b"\x40")  # nothing there, or null

@@ -8,8 +8,9 @@ goes through the codec.
 
 from typing import Final
 
-from twinbus.amqp.codec import U32, decode_error, decode_within, skip_within
+from twinbus.amqp.decoding import decode_error, decode_within, skip_within
 from twinbus.amqp.sections import Entries, entry_name
+from twinbus.amqp.shapes import U32
 
 _LISTS: Final = (0x45, 0xC0, 0xD0)
 _MAPS: Final = (0xC1, 0xD1)

@@ -11,8 +11,8 @@ way; each gets the answer that names it.  An answer that says no is raised as th
 import asyncio
 from typing import Final, Self
 
-from twinbus.amqp.codec import decode_within
 from twinbus.amqp.composites import AmqpError
+from twinbus.amqp.decoding import decode_within
 from twinbus.amqp.plain import Properties, encode_message, read_properties, value_section
 from twinbus.amqp.sections import APPLICATION_PROPERTIES, PROPERTIES, VALUE, read_sections
 from twinbus.client.answers import read_map

@@ -6,7 +6,7 @@ the others come here.  What is refused here is refused as a whole: nothing of it
 
 from typing import Final
 
-from twinbus.amqp.codec import skip_within
+from twinbus.amqp.decoding import skip_within
 from twinbus.amqp.message import Scanned
 from twinbus.amqp.sections import map_entries
 from twinbus.errors import ArgumentOutOfRange, InvalidOperation, MessageSizeExceeded

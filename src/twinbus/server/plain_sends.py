@@ -9,10 +9,10 @@ makes nothing in between.
 
 from typing import Final
 
-from twinbus.amqp.codec import NARROW, U32
 from twinbus.amqp.message import KINDS, WIDE, scan
 from twinbus.amqp.message_id import MessageIds, only_message_id
 from twinbus.amqp.sections import DATA, DELIVERY_ANNOTATIONS, HEADER, PROPERTIES
+from twinbus.amqp.shapes import NARROW, U32
 from twinbus.entities.message import NEVER_MS, Mark, NewMessage
 from twinbus.limits import (
     PING_SIZE_BYTES_MAX,

@@ -31,16 +31,8 @@ from twinbus.amqp.events import (
     LinkDetached,
 )
 from twinbus.amqp.link import EgressLink, IngressLink
-from twinbus.amqp.performatives import (
-    RECEIVER,
-    SENDER,
-    Attach,
-    Detach,
-    Disposition,
-    End,
-    Flow,
-    Transfer,
-)
+from twinbus.amqp.performatives import RECEIVER, SENDER, Attach, Detach, End, Flow
+from twinbus.amqp.transfers import Disposition, Transfer
 from twinbus.errors import LocalProtocolError
 from twinbus.limits import EGRESS_CREDIT_MAX, INGRESS_CREDIT, UNSETTLED_COUNT_MAX
 

@@ -14,7 +14,8 @@ from azure.servicebus._pyamqp.message import Message as SdkMessage
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from twinbus.amqp.codec import decode_whole, encode_value
+from twinbus.amqp.decoding import decode_whole
+from twinbus.amqp.encoding import encode_value
 from twinbus.amqp.message import (
     BATCH_FORMAT,
     DATA,

@@ -16,20 +16,10 @@ from twinbus.amqp.composites import AmqpError, Source, Target
 from twinbus.amqp.connection import SERVER, Connection, ConnectionSettings
 from twinbus.amqp.events import ConnectionClosed, LinkAttached, SessionBegun, SessionEnded
 from twinbus.amqp.frames import AMQP_HEADER
-from twinbus.amqp.performatives import (
-    RECEIVER,
-    SENDER,
-    Attach,
-    Begin,
-    Detach,
-    Disposition,
-    End,
-    Flow,
-    Open,
-)
+from twinbus.amqp.performatives import RECEIVER, SENDER, Attach, Begin, Detach, End, Flow, Open
 from twinbus.amqp.places import Places, ServerPlaces
 from twinbus.amqp.states import ENDED, MAPPED
-from twinbus.amqp.transfers import Transfer
+from twinbus.amqp.transfers import Disposition, Transfer
 from twinbus.limits import (
     ATTACH_SIZE_BYTES_MAX,
     CHANNELS_MAX,

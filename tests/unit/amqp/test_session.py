@@ -29,17 +29,8 @@ from twinbus.amqp.events import (
 )
 from twinbus.amqp.frames import FrameBuffer
 from twinbus.amqp.link import EgressLink
-from twinbus.amqp.performatives import (
-    RECEIVER,
-    SENDER,
-    Attach,
-    Begin,
-    Detach,
-    Disposition,
-    End,
-    Flow,
-    Transfer,
-)
+from twinbus.amqp.performatives import RECEIVER, SENDER, Attach, Begin, Detach, End, Flow
+from twinbus.amqp.transfers import Disposition, Transfer
 from twinbus.amqp.wire import serial_distance
 from twinbus.errors import LocalProtocolError
 from twinbus.limits import (

@@ -18,26 +18,17 @@ from tests.unit.amqp.wiring import (
     sasl_frame,
     sent,
 )
-from twinbus.amqp.composites import Accepted
+from twinbus.amqp.composites import Accepted, Performative
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import ConnectionClosed, LinkDetached, SessionEnded
 from twinbus.amqp.frames import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER
-from twinbus.amqp.performatives import (
-    RECEIVER,
-    SENDER,
-    Close,
-    Detach,
-    Disposition,
-    End,
-    Flow,
-    Open,
-    Performative,
+from twinbus.amqp.performatives import RECEIVER, SENDER, Close, Detach, End, Flow, Open
+from twinbus.amqp.sasl_performatives import (
     SaslChallenge,
     SaslInit,
     SaslMechanisms,
     SaslOutcome,
     SaslResponse,
-    Transfer,
 )
 from twinbus.amqp.states import (
     ATTACH,
@@ -83,6 +74,7 @@ from twinbus.amqp.states import (
     advance,
     refusal,
 )
+from twinbus.amqp.transfers import Disposition, Transfer
 
 TABLES: list[Table] = [CONNECTION, SESSION, LINK_SENDER, LINK_RECEIVER, SASL_CLIENT, SASL_SERVER]
 

@@ -1,6 +1,6 @@
 """Connections wired together in memory, and bytes made by hand, for the tests of this room."""
 
-from twinbus.amqp.composites import AmqpError, DeliveryState, Source, Target
+from twinbus.amqp.composites import AmqpError, DeliveryState, Performative, Source, Target
 from twinbus.amqp.connection import CLIENT, SERVER, Connection, ConnectionSettings
 from twinbus.amqp.events import (
     ConnectionClosed,
@@ -25,16 +25,8 @@ from twinbus.amqp.frames import (
     encode_frame,
 )
 from twinbus.amqp.link import EgressLink, IngressLink
-from twinbus.amqp.performatives import (
-    RECEIVER,
-    SENDER,
-    Attach,
-    Begin,
-    Open,
-    Performative,
-    SaslInit,
-    decode_performative,
-)
+from twinbus.amqp.performatives import RECEIVER, SENDER, Attach, Begin, Open, decode_performative
+from twinbus.amqp.sasl_performatives import SaslInit
 from twinbus.amqp.session import AmqpSession
 
 MECHANISMS = ("ANONYMOUS", "PLAIN", "EXTERNAL", "MSSBCBS")

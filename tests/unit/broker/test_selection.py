@@ -5,7 +5,7 @@ import pytest
 from tests.unit.broker.actions import answer, arrived, found, restarted, send
 from tests.unit.broker.harness import BrokerHarness
 from tests.unit.broker.stored_messages import content, new
-from twinbus.amqp.codec import encode_value
+from twinbus.amqp.encoding import encode_value
 from twinbus.broker.selection import SLICE_BODIES_MAX, SLICE_COUNT_MAX
 from twinbus.entities.commands import (
     ABANDON,

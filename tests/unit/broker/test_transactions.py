@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from tests.unit.broker.harness import BrokerHarness, SimSink
-from twinbus.amqp.codec import encode_value
+from twinbus.amqp.encoding import encode_value
 from twinbus.amqp.message_id import MessageIds
 from twinbus.amqp.plain import data_section, encode_message
 from twinbus.broker.transactions import Transaction, Transactions

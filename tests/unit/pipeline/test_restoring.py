@@ -4,7 +4,7 @@ import datetime as dt
 
 import pytest
 
-from twinbus.amqp.codec import encode_value
+from twinbus.amqp.encoding import encode_value
 from twinbus.amqp.message import (
     Properties,
     data_section,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.amqp.codec import encode_value
+from twinbus.amqp.encoding import encode_value
 from twinbus.amqp.message import (
     Properties,
     data_section,

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from twinbus.amqp.codec import encode_compound, encode_string, encode_symbol, encode_value
+from twinbus.amqp.encoding import encode_compound, encode_string, encode_symbol, encode_value
 from twinbus.amqp.message import (
     Properties,
     data_section,

@@ -20,7 +20,7 @@ Knows nothing of Arrow: `encoding.py` takes the values out of it.
 from struct import Struct
 from typing import Final
 
-from twinbus.amqp.codec import U32, encode_string, encode_symbol, encode_uint, encode_value
+from twinbus.amqp.encoding import encode_string, encode_symbol, encode_uint, encode_value
 from twinbus.amqp.message import scan
 from twinbus.amqp.plain import data_head
 from twinbus.amqp.sections import (
@@ -30,6 +30,7 @@ from twinbus.amqp.sections import (
     PROPERTIES,
     encode_map_section,
 )
+from twinbus.amqp.shapes import U32
 from twinbus.amqp.stored import TTL_UINT_MAX
 from twinbus.errors import ProtocolError
 from twinbus.pipeline.sink.keys import Outgoing

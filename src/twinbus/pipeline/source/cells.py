@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import Final
 
-from twinbus.amqp.codec import U32, decode_within, encode_symbol
+from twinbus.amqp.decoding import decode_within
+from twinbus.amqp.encoding import encode_symbol
 from twinbus.amqp.sections import (
     APPLICATION_PROPERTIES,
     DATA,
@@ -26,6 +27,7 @@ from twinbus.amqp.sections import (
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
 )
+from twinbus.amqp.shapes import U32
 from twinbus.amqp.stored import (
     ENQUEUE_SEQUENCE_NUMBER,
     ENQUEUED_TIME,
