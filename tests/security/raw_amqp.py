@@ -18,12 +18,12 @@ from twinbus.amqp.events import (
     ConnectionOpened,
     DeliveryReceived,
     DispositionReceived,
-    Event,
     LinkAttached,
     LinkDetached,
 )
 from twinbus.amqp.link import EgressLink, IngressLink, Link
 from twinbus.amqp.plain import Properties, decode_message, encode_message, value_section
+from twinbus.amqp.wire import Event
 
 WAIT_S = 20.0
 

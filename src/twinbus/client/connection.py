@@ -25,7 +25,6 @@ from twinbus.amqp.events import (
     CreditChanged,
     DeliveryReceived,
     DispositionReceived,
-    Event,
     IncomingSettled,
     LinkAttached,
     LinkDetached,
@@ -35,6 +34,7 @@ from twinbus.amqp.link import EgressLink, Link
 from twinbus.amqp.performatives import SECOND, SETTLED, UNSETTLED
 from twinbus.amqp.session import AmqpSession
 from twinbus.amqp.types import Symbol, UInt
+from twinbus.amqp.wire import Event
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.links import ConnectionLost, Received, Receiver, Sender, service_error
 from twinbus.clock import SystemClock

@@ -23,7 +23,6 @@ from twinbus.amqp.events import (
     CreditChanged,
     DeliveryTooLarge,
     DispositionReceived,
-    Event,
     LinkAttached,
     LinkDetached,
     SaslInitReceived,
@@ -34,6 +33,7 @@ from twinbus.amqp.link import EgressLink, Link
 from twinbus.amqp.message_id import MessageIds
 from twinbus.amqp.sasl import split_plain
 from twinbus.amqp.states import OPENED, SERVER
+from twinbus.amqp.wire import Event
 from twinbus.entities.commands import Command
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import LinkStolen, QuotaExceeded, ServiceError, Unauthorized

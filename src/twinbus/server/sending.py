@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from twinbus.amqp.composites import ACCEPTED, TransactionalState, transactional
-from twinbus.amqp.events import DeliveryReceived, DeliveryTooLarge, Event
+from twinbus.amqp.events import DeliveryReceived, DeliveryTooLarge
 from twinbus.amqp.link import IngressLink
 from twinbus.amqp.message import Scanned, scan
 from twinbus.amqp.message_id import (
@@ -14,6 +14,7 @@ from twinbus.amqp.message_id import (
 )
 from twinbus.amqp.plain import BATCH_FORMAT, split_batch
 from twinbus.amqp.types import Symbol
+from twinbus.amqp.wire import Event
 from twinbus.entities.commands import Reply, Send
 from twinbus.entities.message import NEVER_MS, Mark, NewMessage
 from twinbus.errors import (

@@ -8,7 +8,6 @@ from twinbus.amqp.events import (
     DeliveryReceived,
     DeliveryTooLarge,
     DispositionReceived,
-    Event,
     IncomingSettled,
     LinkAttached,
     LinkDetached,
@@ -28,6 +27,7 @@ from twinbus.amqp.link import EgressLink, IngressLink
 from twinbus.amqp.performatives import RECEIVER, SENDER, Attach, Begin, Open, decode_performative
 from twinbus.amqp.sasl_performatives import SaslInit
 from twinbus.amqp.session import AmqpSession
+from twinbus.amqp.wire import Event
 
 MECHANISMS = ("ANONYMOUS", "PLAIN", "EXTERNAL", "MSSBCBS")
 FRAME_SIZE_HUGE = 16_777_216
@@ -165,7 +165,7 @@ def attached_ingress(shell: Shell, handle: int = 1) -> IngressLink:
     """The peer attaches as sender; nothing left to send."""
     shell.feed(attach_frame(SENDER, handle, f"in-{handle}"))
     shell.connection.data_to_send()
-    link = shell.connection.sessions[1].links[handle]
+    link = shell.connection.channels.sessions[1].links[handle]
     assert isinstance(link, IngressLink)
     return link
 
@@ -174,7 +174,7 @@ def attached_egress(shell: Shell, handle: int = 2) -> EgressLink:
     """The peer attaches as receiver; nothing left to send."""
     shell.feed(attach_frame(RECEIVER, handle, f"out-{handle}"))
     shell.connection.data_to_send()
-    link = shell.connection.sessions[1].links[handle]
+    link = shell.connection.channels.sessions[1].links[handle]
     assert isinstance(link, EgressLink)
     return link
 

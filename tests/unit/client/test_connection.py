@@ -22,12 +22,12 @@ from twinbus.amqp.events import (
     CreditChanged,
     DeliveryReceived,
     DispositionReceived,
-    Event,
     LinkAttached,
     SaslInitReceived,
 )
 from twinbus.amqp.link import EgressLink, IngressLink
 from twinbus.amqp.message import data_section, decode_message, encode_message
+from twinbus.amqp.wire import Event
 from twinbus.client.connection import BusConnection, ConnectionLost
 from twinbus.errors import EntityNotFound, MessageLockLost, QuotaExceeded
 
