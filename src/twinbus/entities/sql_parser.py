@@ -85,7 +85,10 @@ class Statement:
 
 
 class Parser:
-    """Reads one text.  `parameters`: values by lower-case name, without the @."""
+    """Reads one text.  `parameters`: values by lower-case name, without the @.
+
+    Its many methods are the rules of the grammar, one each, and the words they are written in.
+    """
 
     __slots__ = ("_at", "_lexer", "_nesting", "_parameters", "_token", "_tokens")
 
