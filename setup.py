@@ -17,6 +17,7 @@ HOT = (
     "clock.py",
     "amqp/*.py",
     "entities/*.py",
+    "entities/sql/*.py",
     "storage/records.py",
     "storage/log.py",
     "storage/store.py",

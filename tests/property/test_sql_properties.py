@@ -20,7 +20,7 @@ from twinbus.entities.rules import (
     RuleDescription,
     RuleIndex,
 )
-from twinbus.entities.sql_like import Pattern
+from twinbus.entities.sql.like import Pattern
 
 # A tree: (operator, operands…), or ("value", constant), or ("property", name).
 Tree = tuple[object, ...]

@@ -9,7 +9,7 @@ FILTER_NESTING_MAX brackets allow.
 from typing import Final
 
 from twinbus.entities.fields import SETTABLE_NAMES
-from twinbus.entities.sql_lexer import (
+from twinbus.entities.sql.lexer import (
     END,
     INT64_MAX,
     KEYWORD,
@@ -22,7 +22,7 @@ from twinbus.entities.sql_lexer import (
     Lexer,
     Token,
 )
-from twinbus.entities.sql_nodes import (
+from twinbus.entities.sql.nodes import (
     And,
     Chain,
     Compare,
@@ -42,7 +42,7 @@ from twinbus.entities.sql_nodes import (
     SystemProperty,
     UserProperty,
 )
-from twinbus.entities.sql_values import (
+from twinbus.entities.sql.values import (
     ADD,
     DIVIDE,
     EQUAL,
