@@ -25,8 +25,6 @@ from twinbus.entities.commands import (
     DeleteEntities,
     Lock,
     NewEntity,
-    Resubmit,
-    Selection,
     Send,
     Settle,
 )
@@ -42,6 +40,7 @@ from twinbus.entities.message import Mark, NewMessage, Overlay
 from twinbus.entities.partitions import PARTITION_COUNT, partition_name
 from twinbus.entities.queue import Queue
 from twinbus.entities.rules import RuleDescription
+from twinbus.entities.selections import Resubmit, Selection
 from twinbus.entities.topic import DUE_INTERVAL_MS
 from twinbus.errors import DiskFull, QuotaExceeded, ServiceError
 

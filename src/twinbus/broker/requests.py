@@ -12,22 +12,24 @@ from twinbus.broker.selection import begin_walk
 from twinbus.clock import Now
 from twinbus.entities.commands import (
     AddRule,
-    Browse,
     Command,
-    DeleteMessages,
-    ListNumbers,
     ListPartitions,
     ListRules,
     PartitionState,
     RemoveRule,
     ReplaceRule,
-    Resubmit,
-    SettleRanges,
-    Undefer,
 )
 from twinbus.entities.facts import gather
 from twinbus.entities.queue import Queue
 from twinbus.entities.rules import Rule, RuleDescription
+from twinbus.entities.selections import (
+    Browse,
+    DeleteMessages,
+    ListNumbers,
+    Resubmit,
+    SettleRanges,
+    Undefer,
+)
 from twinbus.entities.topic import Topic
 from twinbus.errors import EntityNotFound, InvalidOperation
 from twinbus.storage.known import rule_path

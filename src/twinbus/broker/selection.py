@@ -15,19 +15,7 @@ Never touches a message that somebody has locked, except to look at it.
 from typing import TYPE_CHECKING, Final
 
 from twinbus.clock import Now
-from twinbus.entities.commands import (
-    Browse,
-    Command,
-    DeleteMessages,
-    Delivered,
-    ListNumbers,
-    Reply,
-    Resubmit,
-    Selected,
-    SelectionCommand,
-    SettleRanges,
-    Undefer,
-)
+from twinbus.entities.commands import Command, Delivered, Reply
 from twinbus.entities.facts import DEAD_LETTER, MAIN, Stored, gather
 from twinbus.entities.fields import Fields
 from twinbus.entities.filters import FilterError, SqlFilter, parse_filter
@@ -42,6 +30,16 @@ from twinbus.entities.message import (
     overlay_bytes,
 )
 from twinbus.entities.queue import Queue
+from twinbus.entities.selections import (
+    Browse,
+    DeleteMessages,
+    ListNumbers,
+    Resubmit,
+    Selected,
+    SelectionCommand,
+    SettleRanges,
+    Undefer,
+)
 from twinbus.entities.sessions import SessionQueue
 from twinbus.errors import (
     DiskFull,

@@ -9,15 +9,9 @@ part left to ask for hears the reason.
 """
 
 from twinbus.broker.links import DOWN
-from twinbus.entities.commands import (
-    Command,
-    ListPartitions,
-    PartitionState,
-    Reply,
-    Selected,
-    SettleRanges,
-)
+from twinbus.entities.commands import Command, ListPartitions, PartitionState, Reply
 from twinbus.entities.partitions import PARTITION_COUNT, first_number
+from twinbus.entities.selections import Selected, SettleRanges
 from twinbus.errors import ServiceError, Unavailable
 from twinbus.gateway.directory import Entity
 from twinbus.gateway.gathering import Gather, Routes, first_error, partition_down

@@ -26,10 +26,8 @@ from twinbus.amqp.events import DeliveryReceived, DispositionReceived
 from twinbus.amqp.link import EgressLink, IngressLink
 from twinbus.amqp.plain import decode_message
 from twinbus.entities.commands import (
-    Browse,
     Command,
     GetSessionState,
-    ListNumbers,
     ListPartitions,
     ListRules,
     ListSessions,
@@ -40,6 +38,7 @@ from twinbus.entities.commands import (
     Send,
     Settle,
 )
+from twinbus.entities.selections import Browse, ListNumbers
 from twinbus.errors import (
     ArgumentInvalid,
     InvalidOperation,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.plain import DecodedMessage
 from twinbus.amqp.types import Int
-from twinbus.entities.commands import Selected
+from twinbus.entities.selections import Selected
 from twinbus.server.bulk_requests import answer_selected
 from twinbus.server.receiving import encode_overlaid
 from twinbus.server.request_fields import Body

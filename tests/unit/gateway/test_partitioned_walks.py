@@ -7,25 +7,27 @@ from twinbus.broker.links import DOWN, UP
 from twinbus.entities.commands import (
     DEAD_LETTER,
     DEFER,
-    Browse,
-    DeleteMessages,
     GetSessionState,
     ListSessions,
     Peek,
     RenewSession,
-    Resubmit,
-    Selection,
-    SelectionCommand,
     Send,
     SetSessionState,
     Settle,
-    Undefer,
 )
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTER_QUEUE
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import NEVER_MS
 from twinbus.entities.partitions import PARTITION_COUNT, hash_key, partition_of
+from twinbus.entities.selections import (
+    Browse,
+    DeleteMessages,
+    Resubmit,
+    Selection,
+    SelectionCommand,
+    Undefer,
+)
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import (
     ArgumentOutOfRange,

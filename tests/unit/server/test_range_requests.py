@@ -9,14 +9,9 @@ from tests.unit.server.test_bulk_requests import BROWSE, Bench
 from tests.unit.server.wired import Scene
 from twinbus.amqp.plain import decode_message, encode_message, listing_parts, value_section
 from twinbus.amqp.types import Array, Int
-from twinbus.entities.commands import (
-    Command,
-    ListNumbers,
-    ListPartitions,
-    Selection,
-    SettleRanges,
-)
+from twinbus.entities.commands import Command, ListPartitions
 from twinbus.entities.facts import MAIN
+from twinbus.entities.selections import ListNumbers, Selection, SettleRanges
 from twinbus.server.coordinator import is_enlisted
 from twinbus.server.range_answers import SLICE_COUNT_MAX
 
