@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +12,52 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "twinbus"
 
-FILE_LINES_MAX = 700
+FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
+METHODS_MAX = 30
+ROOM_FILES_MAX = 30
+
+# What is larger than that still, and is being divided: what fits must leave its list, and nothing
+# may come in.
+KNOWN_LONG_FILES = {
+    "src/twinbus/broker/broker.py",
+    "src/twinbus/gateway/partitioned_receiver.py",
+    "src/twinbus/remote/store.py",
+    "src/twinbus/server/endpoint.py",
+    "src/twinbus/server/http.py",
+    "tests/interop/test_pairing.py",
+    "tests/interop/test_pairing_outages.py",
+    "tests/interop/test_pipeline_bus.py",
+    "tests/property/test_queue_model.py",
+    "tests/simulation/store_workload.py",
+    "tests/unit/amqp/test_link.py",
+    "tests/unit/amqp/test_message.py",
+    "tests/unit/amqp/test_session.py",
+    "tests/unit/broker/test_selection.py",
+    "tests/unit/broker/test_topics.py",
+    "tests/unit/broker/test_transactions.py",
+    "tests/unit/entities/test_filters.py",
+    "tests/unit/gateway/test_catalog.py",
+    "tests/unit/gateway/test_journal.py",
+    "tests/unit/gateway/test_partitioned_receiver.py",
+    "tests/unit/gateway/test_relay.py",
+    "tests/unit/gateway/test_supervisor.py",
+    "tests/unit/gateway/test_transactions.py",
+    "tests/unit/pairing/test_sending.py",
+    "tests/unit/server/test_http.py",
+}
+KNOWN_CROWDED_CLASSES = {
+    "AmqpEndpoint",
+    "Broker",
+    "Brokers",
+    "Carrier",
+    "HttpProtocol",
+    "Line",
+    "Namespace",
+    "PartitionedReceiver",
+    "RemoteStore",
+}
+KNOWN_CROWDED_ROOMS = {"cli", "gateway", "pairing", "server"}
 # Put together here, so that this file does not break its own rule.
 UNFINISHED = re.compile(
     r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b"
@@ -111,8 +156,6 @@ def test_python_file(path: Path) -> None:
     text = path.read_text()
     tree = ast.parse(text)
     faults = []
-    if text.count("\n") > FILE_LINES_MAX:
-        faults.append(f"more than {FILE_LINES_MAX} lines")
     docstring = ast.get_docstring(tree) or ""
     if len(docstring) < 10:
         faults.append("no module docstring that says anything")
@@ -128,6 +171,34 @@ def test_python_file(path: Path) -> None:
         if UNFINISHED.search(line) or MACHINE_PATHS.search(line)
     ]
     assert not faults, "\n".join(faults)
+
+
+def test_no_file_is_too_long() -> None:
+    long = {named(path) for path in PYTHON if path.read_text().count("\n") > FILE_LINES_MAX}
+    assert long == KNOWN_LONG_FILES
+
+
+def test_a_class_of_many_methods_says_why() -> None:
+    """Its docstring has a sentence on its methods."""
+    crowded = set()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                methods = [
+                    each
+                    for each in node.body
+                    if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+                ]
+                says_why = "methods" in (ast.get_docstring(node) or "")
+                if len(methods) > METHODS_MAX and not says_why:
+                    crowded.add(node.name)
+    assert crowded == KNOWN_CROWDED_CLASSES
+
+
+def test_no_room_is_crowded() -> None:
+    counts = Counter(path.parent.relative_to(PACKAGE).as_posix() for path in SOURCES)
+    crowded = {room for room, count in counts.items() if count > ROOM_FILES_MAX}
+    assert crowded == KNOWN_CROWDED_ROOMS
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=named)
