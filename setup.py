@@ -18,6 +18,7 @@ HOT = (
     "amqp/*.py",
     "message/*.py",
     "entities/*.py",
+    "entities/sql/*.py",
     "storage/records.py",
     "storage/log.py",
     "storage/store.py",

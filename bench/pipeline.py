@@ -27,7 +27,7 @@ from bench.pipeline_costs import Pair, median, rates_of, spread, timed
 from bench.pipeline_reads import PARTITION_COUNT, show_reads
 from bench.pipeline_sdk import ask_sdk
 from bench.pipeline_writes import show_moves, show_writes
-from twinbus.message.scan import data_section
+from twinbus.message.plain import data_section
 from twinbus.pipeline.bus.pool import bus_for
 from twinbus.pipeline.jobs.syphon import SyphonSettings, start_syphon
 from twinbus.pipeline.running.session import open_session

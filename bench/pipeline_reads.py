@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession, functions
 from bench import tools
 from bench.pipeline_costs import LARGER, Costs, Pair, median, rates_of, show_costs, spread, timed
 from bench.pipeline_sdk import READ_QUEUE, READS, ask_sdk
-from twinbus.message.scan import Properties, data_section, encode_message
+from twinbus.message.plain import Properties, data_section, encode_message
 from twinbus.pipeline.bus.pool import bus_for
 from twinbus.testing.server import ServerProcess
 

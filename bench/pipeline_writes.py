@@ -18,7 +18,7 @@ from bench import tools
 from bench.pipeline_costs import LARGER, Costs, show_costs, timed
 from bench.pipeline_reads import fill
 from bench.pipeline_sdk import ask_sdk
-from twinbus.message.scan import data_section
+from twinbus.message.plain import data_section
 from twinbus.pipeline.bus.pool import bus_for
 from twinbus.testing.server import ServerProcess
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from bench.brokers import Twinbus
 from bench.depth import memory_bytes
-from twinbus.client.connection import BusConnection, Receiver, Sender
+from twinbus.client.connection import BusConnection
+from twinbus.client.links import Receiver, Sender
 
 BODY = bytes(1_024)
 WINDOW = 500

@@ -39,9 +39,9 @@ if os.environ.get("TWINBUS_PURE") == "1":
 
 def build() -> str:
     """`compiled` or `pure`: how the hot modules of this process were loaded."""
-    from twinbus.amqp import codec  # noqa: PLC0415 - only who asks pays for the import
+    from twinbus.amqp import decoding  # noqa: PLC0415 - only who asks pays for the import
 
-    return "pure" if str(codec.__file__).endswith(".py") else "compiled"
+    return "pure" if str(decoding.__file__).endswith(".py") else "compiled"
 
 
 def version_text() -> str:

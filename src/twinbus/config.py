@@ -20,7 +20,7 @@ from twinbus.entities.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from twinbus.entities.rules import RuleDescription
+from twinbus.entities.rule_descriptions import RuleDescription
 from twinbus.errors import ConfigError
 from twinbus.limits import (
     BROKER_SILENT_MS_MAX,

@@ -32,7 +32,7 @@ from twinbus.entities.descriptions import (
     validate_path,
     validate_subscription_name,
 )
-from twinbus.entities.rules import (
+from twinbus.entities.rule_descriptions import (
     SQL,
     ActionDescription,
     FilterDescription,

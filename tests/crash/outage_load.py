@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from twinbus.client.connection import BusConnection, ConnectionLost, Received, Receiver, Sender
+from twinbus.client.connection import BusConnection
+from twinbus.client.links import ConnectionLost, Received, Receiver, Sender
 from twinbus.clock import SystemClock
 from twinbus.errors import ServiceError
-from twinbus.message.plain import Properties, encode_message
-from twinbus.message.scan import data_section
+from twinbus.message.plain import Properties, data_section, encode_message
 from twinbus.testing.checkers import History, Operation, Phase
 
 LOCK_DURATION_MS: Final = 5_000  # the shortest there is: forgotten messages come back soon

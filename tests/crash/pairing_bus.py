@@ -19,8 +19,9 @@ from typing import Any, Final, Self
 from tests.interop.administration import connect
 from twinbus.certificates import ca_certificate
 from twinbus.client.admin import SUBSCRIPTION, TOPIC
-from twinbus.client.connection import BusConnection, Received
+from twinbus.client.connection import BusConnection
 from twinbus.client.faults import FaultClient
+from twinbus.client.links import Received
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.testing.proxy import BadNetwork
 from twinbus.testing.server import ServerProcess

@@ -23,7 +23,8 @@ from tests.crash.pairing_bus import ENTITIES, NEWS, PARTS, PLACES, VISITS, Bus
 from tests.crash.pairing_client import Pair
 from tests.crash.pairing_ledger import Arrival, Ledger, Sent
 from tests.crash.pairing_messages import NAME, SCHEDULED, Plan, build
-from twinbus.client.connection import BusConnection, ConnectionLost, Received, Receiver
+from twinbus.client.connection import BusConnection
+from twinbus.client.links import ConnectionLost, Received, Receiver
 from twinbus.errors import ServiceError
 from twinbus.pairing.errors import BacklogUnavailableError
 

@@ -20,7 +20,7 @@ from azure.servicebus.amqp import (
     AmqpMessageProperties,
 )
 
-from twinbus.amqp.codec import decode_within
+from twinbus.amqp.decoding import decode_within
 from twinbus.message.sections import (
     APPLICATION_PROPERTIES,
     DELIVERY_ANNOTATIONS,

@@ -11,7 +11,8 @@ import pytest_asyncio
 
 from tests.crash.crashing import QUEUES, sized
 from twinbus.client.connection import BusConnection
-from twinbus.testing.server import ServerFailed, ServerProcess
+from twinbus.launch import ServerFailed
+from twinbus.testing.server import ServerProcess
 
 pytestmark = pytest.mark.asyncio
 

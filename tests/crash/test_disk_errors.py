@@ -14,7 +14,8 @@ from tests.crash.crashing import (
     new_load,
     sized,
 )
-from twinbus.client.connection import BusConnection, Receiver, Sender
+from twinbus.client.connection import BusConnection
+from twinbus.client.links import Receiver, Sender
 from twinbus.errors import QuotaExceeded
 from twinbus.limits import SEGMENT_SIZE_BYTES
 from twinbus.testing.checkers import History

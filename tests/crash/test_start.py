@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.complaint import complaint
-from twinbus.testing.server import ServerFailed, ServerProcess
+from twinbus.launch import ServerFailed
+from twinbus.testing.server import ServerProcess
 
 
 def _refusal(second: ServerProcess) -> str:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.crash.pairing_bus import LOCK_DURATION, Bus, take, transfer_queue
 from tests.crash.pairing_client import Pair
-from twinbus.client.connection import Received
+from twinbus.client.links import Received
 
 QUEUES: Final = 3  # backlog queues of a stage
 

@@ -32,7 +32,8 @@ from tests.interop.test_proton_transactions import TRANSACTIONAL, Client, open_c
 from twinbus.cli.running import find_running
 from twinbus.client.admin import SUBSCRIPTION, TOPIC, AdminClient
 from twinbus.entities.partitions import PARTITION_COUNT, hash_key
-from twinbus.testing.server import ServerFailed, ServerProcess
+from twinbus.launch import ServerFailed
+from twinbus.testing.server import ServerProcess
 
 NAMES = ("shop", "office")
 QUEUE = "orders"

@@ -21,7 +21,8 @@ from tests.crash.pairing_bus import Bus, SyphonProcess, until
 from tests.crash.pairing_client import FLAVOURS, Pair, open_pair
 from tests.crash.pairing_messages import BODIES, Plan, Portrait, build, portrait
 from tests.interop.pairing_stage import QUEUES, Finished, Stage, at_once, finish
-from twinbus.client.connection import BusConnection, Received
+from twinbus.client.connection import BusConnection
+from twinbus.client.links import Received
 from twinbus.client.meter import MeterClient
 from twinbus.metered import RECEIVE, SEND
 from twinbus.pairing.events import SyphonProgress, SyphonResting

@@ -18,13 +18,14 @@ from typing import Final
 
 import pytest
 
-from twinbus.amqp.codec import encode_value
+from twinbus.amqp.encoding import encode_value
 from twinbus.amqp.types import Int, Symbol, Timestamp
 from twinbus.certificates import ca_certificate
 from twinbus.client.admin import SUBSCRIPTION, TOPIC
 from twinbus.client.blocking import BlockingConnection
-from twinbus.client.connection import BusConnection, ConnectionLost
+from twinbus.client.connection import BusConnection
 from twinbus.client.faults import FaultClient
+from twinbus.client.links import ConnectionLost
 from twinbus.client.requests import ManagementNode
 from twinbus.errors import (
     ConfigError,
@@ -33,8 +34,7 @@ from twinbus.errors import (
     MessageSizeExceeded,
     Unauthorized,
 )
-from twinbus.message.plain import Properties, data_section, encode_message
-from twinbus.message.scan import decode_message
+from twinbus.message.plain import Properties, data_section, decode_message, encode_message
 from twinbus.pipeline.bus import Bus, SendRefused, open_bus
 from twinbus.pipeline.bus import line as line_module
 from twinbus.pipeline.bus.pool import bus_for, forget

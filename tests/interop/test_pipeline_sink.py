@@ -14,8 +14,7 @@ from twinbus.client.admin import SUBSCRIPTION, TOPIC
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.faults import FaultClient
 from twinbus.errors import EntityDisabled, EntityNotFound, Unauthorized
-from twinbus.message.plain import DecodedMessage
-from twinbus.message.scan import decode_message
+from twinbus.message.plain import DecodedMessage, decode_message
 from twinbus.pipeline.bus import pool
 from twinbus.pipeline.schema import BY_NAME, arrow_schema
 from twinbus.pipeline.sink.options import SinkOptions

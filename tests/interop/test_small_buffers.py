@@ -15,9 +15,11 @@ from typing import Final
 import pytest
 
 from twinbus.amqp.composites import Source, Target
-from twinbus.amqp.connection import CLIENT, Connection, ConnectionSettings
+from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import DeliveryReceived, LinkAttached
 from twinbus.amqp.performatives import SETTLED
+from twinbus.amqp.settings import ConnectionSettings
+from twinbus.amqp.states import CLIENT
 from twinbus.client.connection import BusConnection
 from twinbus.client.connection_string import ConnectionString
 from twinbus.testing.server import ServerProcess

@@ -22,7 +22,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.interop.administration import connect
-from twinbus.testing.server import ServerFailed, ServerProcess
+from twinbus.launch import ServerFailed
+from twinbus.testing.server import ServerProcess
 
 pytestmark = pytest.mark.feature("observe.traces")
 

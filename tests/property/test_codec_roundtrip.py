@@ -6,7 +6,8 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.amqp.codec import decode_value, decode_whole, encode_value, skip_value
+from twinbus.amqp.decoding import decode_value, decode_whole, skip_value
+from twinbus.amqp.encoding import encode_value
 from twinbus.amqp.types import (
     Array,
     Byte,
@@ -25,14 +26,9 @@ from twinbus.amqp.types import (
     ULong,
     UShort,
 )
-from twinbus.message.scan import (
-    Properties,
-    data_section,
-    decode_message,
-    encode_delivered,
-    encode_message,
-    scan,
-)
+from twinbus.message.plain import Properties, data_section, decode_message, encode_message
+from twinbus.message.scan import scan
+from twinbus.message.stored import encode_delivered
 
 ascii_text = st.text(st.characters(max_codepoint=127), max_size=300)
 texts = st.text(st.characters(codec="utf-8"), max_size=300)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import StructField, StructType
 
-from twinbus.amqp.codec import encode_list, encode_map, encode_uint, encode_value
+from twinbus.amqp.encoding import encode_list, encode_map, encode_uint, encode_value
 from twinbus.amqp.types import Symbol, Timestamp
 from twinbus.message.plain import data_section
 from twinbus.message.sections import (

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.broker.actions import restarted, sql
 from tests.unit.broker.harness import SEGMENT_SIZE, BrokerHarness
 from tests.unit.broker.stored_messages import new
-from twinbus.amqp.codec import encode_value
+from twinbus.amqp.encoding import encode_value
 from twinbus.broker.transactions import Transactions
 from twinbus.entities.commands import (
     ABANDON,
@@ -25,8 +25,6 @@ from twinbus.entities.commands import (
     DeleteEntities,
     Lock,
     NewEntity,
-    Resubmit,
-    Selection,
     Send,
     Settle,
 )
@@ -41,7 +39,8 @@ from twinbus.entities.facts import MAIN
 from twinbus.entities.message import Mark, NewMessage, Overlay
 from twinbus.entities.partitions import PARTITION_COUNT, partition_name
 from twinbus.entities.queue import Queue
-from twinbus.entities.rules import RuleDescription
+from twinbus.entities.rule_descriptions import RuleDescription
+from twinbus.entities.selections import Resubmit, Selection
 from twinbus.entities.topic import DUE_INTERVAL_MS
 from twinbus.errors import DiskFull, QuotaExceeded, ServiceError
 

@@ -5,19 +5,19 @@ import contextlib
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from twinbus.amqp.codec import encode_symbol, encode_value
+from twinbus.amqp.encoding import encode_symbol, encode_value
 from twinbus.entities.message import NEVER_MS, NewMessage
 from twinbus.errors import RemoteProtocolError, ServiceError
 from twinbus.limits import PING_SIZE_BYTES_MAX, PROPERTY_SIZE_BYTES_MAX
 from twinbus.message.message_id import MessageIds
-from twinbus.message.producer_keys import PRODUCER_KEY
-from twinbus.message.scan import (
+from twinbus.message.plain import (
     Properties,
     data_section,
     encode_message,
     sequence_section,
     value_section,
 )
+from twinbus.message.producer_keys import PRODUCER_KEY
 from twinbus.message.sections import DELIVERY_ANNOTATIONS, FOOTER, encode_map_section
 from twinbus.message.short_scan import PING_TYPE, PlainSends
 from twinbus.server.amqp.sending import new_message

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from tests.unit.broker.harness import BrokerHarness
 from tests.unit.broker.test_bulk import asked, chosen
 from tests.unit.broker.test_ranges import fill, numbers, settled, span
-from twinbus.entities.commands import Browse, ListNumbers
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTERS
 from twinbus.entities.message import Overlay
+from twinbus.entities.selections import Browse, ListNumbers
 
 COUNT = 60
 

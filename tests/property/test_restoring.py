@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.property.test_rewriting import encoded, messages, symbols
-from twinbus.amqp.codec import decode_whole, skip_within
+from twinbus.amqp.decoding import decode_whole, skip_within
 from twinbus.amqp.types import Array
 from twinbus.message.sections import (
     DELIVERY_ANNOTATIONS,
@@ -29,7 +29,8 @@ from twinbus.message.sections import (
     read_sections,
 )
 from twinbus.pairing.errors import UnrestorableMessageError
-from twinbus.pairing.rewriting import RESERVED, restore, rewrite
+from twinbus.pairing.rewriting import restore, rewrite
+from twinbus.pairing.rules import RESERVED
 from twinbus.pipeline.syphon.restoring import RestoredBytes, restore_bytes
 
 NOW = dt.datetime(2026, 11, 15, 12, tzinfo=dt.UTC)

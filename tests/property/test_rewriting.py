@@ -16,7 +16,8 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpM
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from twinbus.pairing.rewriting import RESERVED, encoded_size, restore, rewrite
+from twinbus.pairing.rewriting import encoded_size, restore, rewrite
+from twinbus.pairing.rules import RESERVED
 from twinbus.pairing.value_types import recover, types_of
 
 NOW = dt.datetime(2026, 11, 15, tzinfo=dt.UTC)

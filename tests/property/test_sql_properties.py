@@ -8,19 +8,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from twinbus.entities.filters import Fields, FilterError, parse_filter
-from twinbus.entities.rules import (
+from twinbus.entities.fields import Fields
+from twinbus.entities.filters import parse_filter
+from twinbus.entities.rule_descriptions import (
     CORRELATION,
     FALSE,
     SQL,
     TRUE,
     ActionDescription,
     FilterDescription,
-    Rule,
     RuleDescription,
-    RuleIndex,
 )
-from twinbus.entities.sql_like import Pattern
+from twinbus.entities.rules import Rule, RuleIndex
+from twinbus.entities.sql.like import Pattern
+from twinbus.entities.sql.values import FilterError
 
 # A tree: (operator, operands…), or ("value", constant), or ("property", name).
 Tree = tuple[object, ...]

@@ -21,7 +21,7 @@ from twinbus.entities.descriptions import SubscriptionDescription
 from twinbus.entities.facts import DEAD_LETTER, MAIN
 from twinbus.entities.message import NEVER_MS
 from twinbus.entities.queue import Queue
-from twinbus.entities.rules import RuleDescription
+from twinbus.entities.rule_descriptions import RuleDescription
 from twinbus.testing.disk import CrashMode
 
 SUBJECTS = ("red", "blue")

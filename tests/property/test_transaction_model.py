@@ -21,8 +21,8 @@ from twinbus.entities.queue import Queue
 from twinbus.errors import ServiceError, TransactionRolledBack
 from twinbus.links.transactions import Transaction
 from twinbus.storage.store import Store
-from twinbus.testing import CrashMode, PowerCut, SimDisk
 from twinbus.testing.clock import SimClock
+from twinbus.testing.disk import CrashMode, PowerCut, SimDisk
 
 HOUR_MS = 3_600_000
 # After some number of messages before it, a commit of three of these meets the end of a segment:

@@ -12,37 +12,28 @@ from uuid import UUID
 import pytest
 
 from twinbus.amqp import transfers
-from twinbus.amqp.codec import decode_whole, encode_value, skip_value
+from twinbus.amqp.composites import Accepted, AmqpError, Rejected, Source, Target
+from twinbus.amqp.decoding import decode_whole, skip_value
+from twinbus.amqp.encoding import encode_value
 from twinbus.amqp.frames import FrameBuffer, encode_frame
-from twinbus.amqp.performatives import (
-    Accepted,
-    AmqpError,
-    Attach,
-    Disposition,
-    Flow,
-    Open,
-    Rejected,
-    Source,
-    Target,
-    Transfer,
-    decode_performative,
-)
+from twinbus.amqp.performatives import Attach, Flow, Open, decode_performative
+from twinbus.amqp.transfers import Disposition, Transfer
 from twinbus.amqp.types import Array, Described, Int, Symbol, Timestamp, UInt, ULong
 from twinbus.errors import RemoteProtocolError
 from twinbus.limits import ELEMENTS_MAX, ZERO_WIDTH_ELEMENTS_MAX
 from twinbus.message import scan as scanning
 from twinbus.message import stored
-from twinbus.message.scan import (
+from twinbus.message.plain import (
     Properties,
     build_batch,
     data_section,
     decode_message,
-    encode_delivered,
     encode_message,
-    scan,
     split_batch,
     value_section,
 )
+from twinbus.message.scan import scan
+from twinbus.message.stored import encode_delivered
 
 MEBIBYTE = 1_048_576
 

@@ -34,7 +34,7 @@ from twinbus.amqp.composites import (
     Target,
 )
 from twinbus.amqp.connection import Connection
-from twinbus.amqp.events import ConnectionClosed, Event, SaslInitReceived
+from twinbus.amqp.events import ConnectionClosed, SaslInitReceived
 from twinbus.amqp.frames import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER, TLS_HEADER
 from twinbus.amqp.link import EgressLink, IngressLink
 from twinbus.amqp.performatives import (
@@ -44,12 +44,12 @@ from twinbus.amqp.performatives import (
     Begin,
     Close,
     Detach,
-    Disposition,
     End,
     Flow,
     Open,
-    Transfer,
 )
+from twinbus.amqp.transfers import Disposition, Transfer
+from twinbus.amqp.wire import Event
 from twinbus.limits import (
     CHANNELS_MAX,
     EGRESS_CREDIT_MAX,
@@ -65,15 +65,15 @@ def check_bounds(connection: Connection) -> None:
     assert connection._buffer.unread_bytes() <= FRAME_SIZE_BYTES_MAX
     assert 0 <= connection._wire.partial_bytes <= PARTIAL_DELIVERY_BYTES_MAX
     assert connection._wire.held_bytes >= 0
-    assert len(connection.sessions) <= CHANNELS_MAX
-    sessions = set(connection.sessions.values()) | set(connection._own_channels.values())
+    assert len(connection.channels.sessions) <= CHANNELS_MAX
+    sessions = set(connection.channels.sessions.values()) | set(connection.channels.own.values())
     links = [link for session in sessions for link in session._handles.values()]
     places = connection.places
     assert places.taken == len(sessions) + len(links)
     assert places.link_count == len(links)
     unsettled = sum(link.unsettled_count for link in links if isinstance(link, EgressLink))
     assert connection.unsettled_count == unsettled
-    for session in connection.sessions.values():
+    for session in connection.channels.sessions.values():
         assert len(session.links) <= HANDLES_MAX + places.refused_max
         for link in session.links.values():
             if isinstance(link, EgressLink):
@@ -93,12 +93,12 @@ class Busy(Shell):
 
     def feed(self, data: bytes) -> list[Event]:
         events = super().feed(data)
-        for session in self.connection.sessions.values():
+        for session in self.connection.channels.sessions.values():
             for link in list(session.links.values()):
                 if isinstance(link, EgressLink):
                     for _ in range(min(3, link.credit)):
                         link.send(bytes(16), b"prefix", b"bare", False, None)
-                    link.settle(list(session.unsettled)[:2], b"\x00\x53\x24\x45")
+                    link.settle(list(session.deliveries.unsettled)[:2], b"\x00\x53\x24\x45")
                     link.drained()
                 elif isinstance(link, IngressLink) and link.unsettled_count:
                     link.settle(0, 0, b"\x00\x53\x24\x45")
@@ -314,7 +314,7 @@ def test_fragments_of_one_byte_do_not_multiply_memory() -> None:
     part = frame(1, Transfer(1, 0, b"t", 0, False, True), b"x")
     for _ in range(100):
         assert shell.feed(part * 1_000) == []
-    link = shell.connection.sessions[1].links[1]
+    link = shell.connection.channels.sessions[1].links[1]
     assert isinstance(link, IngressLink)
     assert isinstance(link.partial, bytearray)
     assert shell.connection._wire.partial_bytes == len(link.partial) == 100_000

@@ -15,7 +15,8 @@ from tests.unit.amqp.wiring import begin_frame, frame, read_frames, sasl_frame
 from twinbus.amqp.composites import Source
 from twinbus.amqp.composites import Target as AmqpTarget
 from twinbus.amqp.frames import AMQP_HEADER, SASL_HEADER
-from twinbus.amqp.performatives import SENDER, Attach, Begin, Detach, End, Flow, Open, SaslInit
+from twinbus.amqp.performatives import SENDER, Attach, Begin, Detach, End, Flow, Open
+from twinbus.amqp.sasl_performatives import SaslInit
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock

@@ -13,8 +13,10 @@ from uuid import UUID
 
 import pytest
 
-from twinbus.entities.filters import Fields, FilterError, parse_action, parse_filter
-from twinbus.entities.rules import RuleDescription
+from twinbus.entities.fields import Fields
+from twinbus.entities.filters import parse_action, parse_filter
+from twinbus.entities.rule_descriptions import RuleDescription
+from twinbus.entities.sql.values import FilterError
 from twinbus.errors import ArgumentInvalid, ServiceError
 
 SEED = 20_261_101

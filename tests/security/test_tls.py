@@ -27,7 +27,8 @@ from tests.security.raw_amqp import RawConnection, Refused
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
-from twinbus.testing.server import ServerFailed, ServerProcess
+from twinbus.launch import ServerFailed
+from twinbus.testing.server import ServerProcess
 
 UNAUTHORIZED: Final = "amqp:unauthorized-access"
 

@@ -21,7 +21,9 @@ from twinbus.links.remote.beats import Beat, StoreBeat, encode_beat
 from twinbus.links.remote.channel import Channel
 from twinbus.links.remote.operations import Operation
 from twinbus.message.filter_fields import StoredMessageCodec
-from twinbus.storage.store import Commit, Store, Task
+from twinbus.storage.log import Commit
+from twinbus.storage.maintenance import Task
+from twinbus.storage.store import Store
 from twinbus.testing.clock import SimClock
 from twinbus.testing.disk import CrashMode, PowerCut
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from tests.simulation.cluster_clients import Client, World, is_unknown
 from tests.unit.broker.stored_messages import stored
-from twinbus.amqp.codec import encode_string, encode_symbol
+from twinbus.amqp.encoding import encode_string, encode_symbol
 from twinbus.entities.commands import CancelScheduled, Reply, Send
 from twinbus.entities.message import Mark, NewMessage
 from twinbus.entities.partitions import NUMBERED_RUN, hash_key

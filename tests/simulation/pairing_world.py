@@ -29,7 +29,7 @@ from twinbus.pairing.batch import snapshot
 from twinbus.pairing.core import Pairing
 from twinbus.pairing.parcels import collect
 from twinbus.pairing.pinging import ping
-from twinbus.pairing.rewriting import PATH, PRODUCER_KEY
+from twinbus.pairing.rules import PATH, PRODUCER_KEY
 from twinbus.pairing.sending import SenderState, send
 from twinbus.pairing.steps import Flow, Pause, SendPing, SendToBacklog, SendToPrimary, Step
 

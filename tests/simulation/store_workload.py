@@ -31,7 +31,7 @@ from twinbus.entities.facts import MAIN, TRANSFER_DEAD_LETTER, gather
 from twinbus.entities.fields import Changes, Fields
 from twinbus.entities.message import DEFERRED, SCHEDULED, Mark, Message, NewMessage, Overlay
 from twinbus.entities.queue import Queue
-from twinbus.entities.rules import (
+from twinbus.entities.rule_descriptions import (
     SQL,
     ActionDescription,
     FilterDescription,
@@ -42,8 +42,9 @@ from twinbus.entities.sessions import SessionLock, SessionQueue
 from twinbus.entities.topic import Topic
 from twinbus.errors import SessionCannotBeLocked, SessionLockLost
 from twinbus.storage.disk import Disk
-from twinbus.storage.maintenance import FinishSnapshot
-from twinbus.storage.store import Commit, Store, Task
+from twinbus.storage.log import Commit
+from twinbus.storage.maintenance import FinishSnapshot, Task
+from twinbus.storage.store import Store
 
 SEGMENT_SIZE = 12_288
 SALT = 0x5EED

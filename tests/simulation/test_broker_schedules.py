@@ -58,7 +58,7 @@ from twinbus.entities.topic import Topic
 from twinbus.errors import DiskFull, InvalidOperation
 from twinbus.limits import FORWARD_HOPS_MAX
 from twinbus.links.store_link import ReceiverDescription, Receiving
-from twinbus.storage.store import Commit
+from twinbus.storage.log import Commit
 from twinbus.testing.disk import CrashMode, PowerCut
 
 SCHEDULES = 10_000 if os.environ.get("TWINBUS_TEST_SIZE") == "nightly" else 300

@@ -12,7 +12,7 @@ from twinbus.entities.catalog_entry import MAKING, THERE, CatalogEntry
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.errors import Unavailable
 from twinbus.storage.catalog import CatalogFile
-from twinbus.testing import CrashMode, PowerCut, SimDisk
+from twinbus.testing.disk import CrashMode, PowerCut, SimDisk
 
 STEPS = 60
 State = dict[str, tuple[str, str, tuple[int, ...]]]

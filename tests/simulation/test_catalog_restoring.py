@@ -17,8 +17,12 @@ from twinbus.entities.descriptions import (
     TopicDescription,
 )
 from twinbus.entities.partitions import PARTITION_COUNT, split_partition
-from twinbus.entities.rule_descriptions import TRUE, FilterDescription, RuleDescription
-from twinbus.entities.rules import default_rule
+from twinbus.entities.rule_descriptions import (
+    TRUE,
+    FilterDescription,
+    RuleDescription,
+    default_rule,
+)
 from twinbus.errors import ServiceError, Unavailable
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.gateway import Gateway
@@ -27,7 +31,7 @@ from twinbus.gateway.namespaces.entity_changes import Maker
 from twinbus.gateway.namespaces.reconcile import restore
 from twinbus.links.store_link import StoreLink
 from twinbus.storage.catalog import CatalogFile
-from twinbus.testing import CrashMode, SimDisk
+from twinbus.testing.disk import CrashMode, SimDisk
 
 STORES = 3
 QUEUE = QueueDescription(enable_partitioning=True, max_size_megabytes=1_024)

@@ -36,7 +36,7 @@ from twinbus.entities.descriptions import (
     TopicDescription,
 )
 from twinbus.entities.partitions import PARTITION_COUNT, partition_name
-from twinbus.entities.rules import default_rule
+from twinbus.entities.rule_descriptions import default_rule
 from twinbus.gateway.directory.placement import stores_of_partitions
 from twinbus.host.brokers.supervisor import Timings
 from twinbus.message.filter_fields import StoredMessageCodec

@@ -13,7 +13,7 @@ import pytest
 from tests.simulation.store_workload import Overview, Workload, open_store, overview
 from twinbus.errors import LogDamaged
 from twinbus.storage.verify import verify
-from twinbus.testing import SimDisk
+from twinbus.testing.disk import SimDisk
 
 KINDS = ["bit flip", "zeroed page", "cut short", "lost file", "chunk copied", "garbage"]
 

@@ -17,7 +17,7 @@ from twinbus.entities.facts import MAIN, gather
 from twinbus.entities.message import NewMessage
 from twinbus.storage.log import numbered
 from twinbus.storage.store import Store
-from twinbus.testing import CrashMode, PowerCut, SimDisk
+from twinbus.testing.disk import CrashMode, PowerCut, SimDisk
 
 STEPS = 1_000
 PARTS = 4

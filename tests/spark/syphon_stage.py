@@ -21,7 +21,7 @@ from tests.crash.pairing_bus import NEWS, ORDERS, PARTS, PLACES, READERS, VISITS
 from tests.crash.pairing_ledger import Arrival, Ledger, Sent, judge
 from tests.crash.pairing_messages import NAME, SCHEDULED, Plan, Portrait, build, portrait
 from twinbus.client.admin import SUBSCRIPTION, TOPIC
-from twinbus.message.scan import decode_message
+from twinbus.message.plain import decode_message
 from twinbus.pairing import SendAvailabilityPairedNamespaceOptions, pair_namespace
 from twinbus.pipeline.bus import Bus, open_bus
 from twinbus.testing.server import ServerProcess

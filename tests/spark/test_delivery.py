@@ -21,7 +21,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from tests.spark.delivery_driver import FLOWS
-from twinbus.message.scan import decode_message
+from twinbus.message.plain import decode_message
 from twinbus.pipeline.bus import pool
 from twinbus.pipeline.sink.options import SinkOptions
 from twinbus.pipeline.sink.writers import SinkTask

@@ -7,7 +7,7 @@ Delivery states never change once made, so equal ones may be shared.
 
 from typing import Final
 
-from twinbus.amqp.codec import decode_error
+from twinbus.amqp.decoding import decode_error
 from twinbus.amqp.fields import (
     NULL,
     ULONG_MAX,

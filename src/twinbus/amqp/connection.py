@@ -17,18 +17,11 @@ condition (or SASL's outcome, or the header that we speak), the events end with 
 and whatever follows is ignored.  There is no clock, no randomness and no socket in here.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
-from twinbus.amqp.composites import AmqpError
-from twinbus.amqp.events import (
-    ConnectionClosed,
-    ConnectionOpened,
-    Event,
-    SaslInitReceived,
-    SessionBegun,
-)
+from twinbus.amqp.channels import Channels
+from twinbus.amqp.composites import AmqpError, Performative
+from twinbus.amqp.events import ConnectionClosed, ConnectionOpened, SaslInitReceived
 from twinbus.amqp.frames import (
     AMQP_FRAME,
     AMQP_HEADER,
@@ -39,24 +32,23 @@ from twinbus.amqp.frames import (
     FrameBuffer,
     encode_frame,
 )
+from twinbus.amqp.idle import IdleTime
 from twinbus.amqp.incoming import receive_transfer, receive_transfer_frame
 from twinbus.amqp.performatives import (
     Attach,
     Begin,
     Close,
     Detach,
-    Disposition,
     End,
     Flow,
     Open,
-    Performative,
-    Transfer,
     decode_performative,
 )
 from twinbus.amqp.places import Places
 from twinbus.amqp.sasl import Sasl
 from twinbus.amqp.session import AmqpSession
 from twinbus.amqp.settings import ConnectionSettings, Peer
+from twinbus.amqp.settling import receive_disposition
 from twinbus.amqp.states import (
     ATTACH,
     AWAIT_HEADER,
@@ -70,23 +62,19 @@ from twinbus.amqp.states import (
     DISPOSITION,
     EMPTY,
     END,
-    ENDED,
     FLOW,
     HEADER,
     ILLEGAL,
-    MAPPED,
     OPEN,
     OPENED,
     REFUSALS,
     SERVER,
-    SESSION,
     TRANSFER,
-    UNMAPPED,
     advance,
     refusal,
 )
-from twinbus.amqp.transfers import decode_disposition
-from twinbus.amqp.wire import Wire
+from twinbus.amqp.transfers import Disposition, Transfer, decode_disposition
+from twinbus.amqp.wire import Event, Wire
 from twinbus.errors import LocalProtocolError, RemoteProtocolError
 from twinbus.limits import (
     ATTACH_SIZE_BYTES_MAX,
@@ -124,22 +112,15 @@ class Connection:
     __slots__ = (
         "_awaits_decision",
         "_buffer",
-        "_ended",
-        "_heard_ms",
-        "_own_channels",
-        "_received",
-        "_refused",
+        "_idle",
         "_sasl",
-        "_sent",
-        "_spoke_ms",
-        "_ticked_ms",
         "_wire",
+        "channels",
         "finished",
         "own_state",
         "peer",
         "peer_state",
         "role",
-        "sessions",
         "settings",
     )
 
@@ -150,24 +131,14 @@ class Connection:
         self.own_state: int = AWAIT_HEADER
         self.peer_state: int = AWAIT_HEADER
         self.finished = False  # nothing more will be read: send what is queued, then hang up
-        self.sessions: dict[int, AmqpSession] = {}  # by the peer's channel, until the peer ends
-        self._own_channels: dict[int, AmqpSession] = {}
-        # Channels of the peer without a session of ours, a bit for each: those it has ended, and
-        # those whose begin was refused and that it has yet to end.
-        self._ended = 0
-        self._refused = 0
         self._wire = Wire(Places(settings.places))
+        self.channels = Channels(role, settings, self.peer, self._wire)
         if role == CLIENT:
             self.places.know()  # whom it has asked for something, it knows
         self._buffer = FrameBuffer(PRE_OPEN_FRAME_SIZE_BYTES_MAX)
         self._sasl: Sasl | None = None
         self._awaits_decision = False
-        # Idle time-outs.  Without a clock, activity is noted and dated by the next tick.
-        self._received = False
-        self._sent = False
-        self._heard_ms = -1
-        self._spoke_ms = -1
-        self._ticked_ms = -1
+        self._idle = IdleTime()
 
     # --- for the shell ---------------------------------------------------------------------------
     @property
@@ -206,14 +177,14 @@ class Connection:
             return frames + self._wire.take() if sasl.accepted else frames
         frames = self._wire.take()
         if frames:
-            self._sent = True
+            self._idle.sent = True
         return frames
 
     def receive_data(self, data: bytes) -> list[Event]:
         """Take in what has arrived, in pieces of any size; what it means, in order."""
         if self.finished:
             return []
-        self._received = True
+        self._idle.received = True
         wire = self._wire
         try:
             self._buffer.feed(data)
@@ -244,19 +215,10 @@ class Connection:
         """Client: begin a session; SessionBegun tells when the peer has agreed."""
         if self.own_state != OPENED:
             raise LocalProtocolError("begin on a connection that is not open")
-        channel = 0
-        while channel in self._own_channels:
-            channel += 1
         highest = self.settings.channel_max
         if self.peer_state == OPENED:
             highest = min(highest, self.peer.channel_max)
-        if channel > highest:
-            raise LocalProtocolError("no channel left on this connection")
-        session = AmqpSession(self._wire, channel, self.settings.handle_max)
-        self._own_channels[channel] = session
-        self.places.take()
-        session.begin(None)
-        return session
+        return self.channels.begin(highest)
 
     def sasl_accept(self) -> list[Event]:
         """Server: the SASL response is good.  The events are those of bytes that came ahead."""
@@ -292,40 +254,22 @@ class Connection:
         """Look at the idle time-outs of both sides; call it when next_tick_ms() says so."""
         if self.finished or self.own_state != OPENED or self.peer_state != OPENED:
             return []
-        # A sign of life is dated as late as possible (now) and our own as early (the last tick),
-        # so we never hang up on a peer too soon and never speak too late.
-        if self._received or self._heard_ms < 0:
-            self._heard_ms = mono_ms
-            self._received = False
-        if self._sent or self._spoke_ms < 0:
-            self._spoke_ms = self._ticked_ms if self._ticked_ms >= 0 else mono_ms
-            self._sent = False
-        self._ticked_ms = mono_ms
-        idle_ms = self.settings.idle_timeout_ms
-        if idle_ms and mono_ms - self._heard_ms >= idle_ms:
+        idle = self._idle
+        idle.tick(mono_ms)
+        if idle.is_over(mono_ms, self.settings.idle_timeout_ms):
             self._fail(AmqpError("amqp:resource-limit-exceeded", "idle: nothing was received"))
             events = self._wire.events
             self._wire.events = []
             return events
-        peer_ms = self.peer.idle_timeout_ms
-        if peer_ms and mono_ms - self._spoke_ms >= peer_ms // 2:
+        if idle.must_speak(mono_ms, self.peer.idle_timeout_ms):
             self._wire.write(EMPTY_FRAME)
-            self._spoke_ms = mono_ms
         return []
 
     def next_tick_ms(self, mono_ms: int) -> int:
         """Milliseconds until tick() has something to look at; -1: never."""
         if self.finished or self.own_state != OPENED or self.peer_state != OPENED:
             return -1
-        wait = -1
-        if self.settings.idle_timeout_ms:
-            heard = self._heard_ms if self._heard_ms >= 0 else mono_ms
-            wait = max(0, heard + self.settings.idle_timeout_ms - mono_ms)
-        if self.peer.idle_timeout_ms:
-            spoke = self._ticked_ms if self._ticked_ms >= 0 else mono_ms
-            beat = max(0, spoke + self.peer.idle_timeout_ms // 4 - mono_ms)
-            wait = beat if wait < 0 else min(wait, beat)
-        return wait
+        return self._idle.wait_ms(mono_ms, self.settings.idle_timeout_ms, self.peer.idle_timeout_ms)
 
     # --- receiving: headers and SASL -------------------------------------------------------------
     def _process(self) -> None:
@@ -390,7 +334,7 @@ class Connection:
     def _receive_frames(self) -> None:
         """The loop every message comes through: the two frequent performatives first."""
         buffer = self._buffer
-        sessions = self.sessions
+        sessions = self.channels.sessions
         while buffer.next_frame():
             data = buffer.data
             start = buffer.start
@@ -410,7 +354,7 @@ class Connection:
                         disposition, at = decode_disposition(data, start + 3, end)
                         if at != end:
                             raise RemoteProtocolError("disposition with bytes left over")
-                        session.receive_disposition(disposition)
+                        receive_disposition(session, disposition)
                         continue
             self._receive_frame(data, start, end, buffer.channel)
             if self.finished:
@@ -441,7 +385,7 @@ class Connection:
             return  # sent before the peer heard our close; or a mere sign of life
         elif isinstance(performative, Open):
             self._receive_open(performative)
-        elif self._may_receive(channel, code):
+        elif self.channels.may_receive(channel, code):
             self._receive_on_channel(channel, performative, data, at, end)
 
     def _receive_open(self, received: Open) -> None:
@@ -470,42 +414,17 @@ class Connection:
             self._send_close(None)
         self._finish(received.error, True)
 
-    def peer_session_state(self, channel: int) -> int:
-        """The peer's half of the session on one of its channels."""
-        session = self.sessions.get(channel)
-        if session is not None:
-            return session.peer_state
-        if self._refused >> channel & 1:
-            return MAPPED
-        return ENDED if self._ended >> channel & 1 else UNMAPPED
-
-    def _may_receive(self, channel: int, code: int) -> bool:
-        """Whether a session's frame is to be looked at; False when it is to be dropped."""
-        state = self.peer_session_state(channel)
-        if advance(SESSION, state, code) == ILLEGAL:
-            raise RemoteProtocolError(
-                f"{refusal(state, code)} (channel {channel})", REFUSALS[state]
-            )
-        if code == BEGIN:
-            return True
-        if state == ENDED:
-            return False  # pyamqp detaches links after end
-        if code == END:
-            return True
-        session = self.sessions.get(channel)  # others came before it heard our end
-        return session is not None and session.own_state == MAPPED
-
     def _receive_on_channel(
         self, channel: int, performative: Performative, data: bytes, at: int, end: int
     ) -> None:
         """A session's frame that is allowed; the body of a transfer is `data[at:end]`."""
         if isinstance(performative, Begin):
-            self._receive_begin(channel, performative)
+            self.channels.receive_begin(channel, performative)
             return
         if isinstance(performative, End):
-            self._receive_end(channel, performative)
+            self.channels.receive_end(channel, performative)
             return
-        session = self.sessions[channel]
+        session = self.channels.sessions[channel]
         if isinstance(performative, Flow):
             session.receive_flow(performative)
         elif isinstance(performative, Attach):
@@ -515,56 +434,7 @@ class Connection:
         elif isinstance(performative, Transfer):
             receive_transfer(session, performative, data[at:end])
         elif isinstance(performative, Disposition):
-            session.receive_disposition(performative)
-
-    def _receive_begin(self, channel: int, begin: Begin) -> None:
-        settings = self.settings
-        if channel > settings.channel_max:
-            # The specification names the error (2.7.1).
-            raise RemoteProtocolError(f"channel {channel} is above {settings.channel_max}")
-        if begin.remote_channel is None:
-            if self.role == CLIENT:
-                raise RemoteProtocolError("a server does not begin sessions", "amqp:not-allowed")
-            session = AmqpSession(self._wire, self._free_channel(channel), settings.handle_max)
-            session.peer_channel = channel
-            session.begin(begin)
-            refusal = self.places.refusal()
-            if refusal:
-                session.end(AmqpError("amqp:resource-limit-exceeded", refusal))
-                self._refused |= 1 << channel
-                return
-            self.places.take()
-            self._own_channels[session.channel] = session
-        else:
-            answered = self._own_channels.get(begin.remote_channel)
-            if self.role == SERVER or answered is None or answered.peer_state != UNMAPPED:
-                raise RemoteProtocolError("answer to no begin", "amqp:not-allowed")
-            session = answered
-            session.peer_channel = channel
-        self.sessions[channel] = session
-        session.peer_begun(begin)
-        if session.live:
-            self._wire.events.append(SessionBegun(session))
-
-    def _free_channel(self, channel: int) -> int:
-        """A channel for our answer to a begin on this one: the same, wherever the peer takes it."""
-        highest = self.peer.channel_max
-        if channel <= highest and channel not in self._own_channels:
-            return channel
-        for free in range(highest + 1):
-            if free not in self._own_channels:
-                return free
-        raise RemoteProtocolError(f"more sessions than the channel-max of {highest} lets us answer")
-
-    def _receive_end(self, channel: int, end: End) -> None:
-        session = self.sessions.pop(channel, None)
-        self._ended |= 1 << channel
-        if session is None:
-            self._refused &= ~(1 << channel)
-            return
-        session.peer_ended(end)
-        self._own_channels.pop(session.channel, None)
-        self.places.give()
+            receive_disposition(session, performative)
 
     # --- sending ---------------------------------------------------------------------------------
     def _send_header(self) -> None:
@@ -589,8 +459,7 @@ class Connection:
         self.own_state = OPENED
 
     def _send_close(self, error: AmqpError | None) -> None:
-        for session in self._own_channels.values():
-            session.abandon()
+        self.channels.abandon()
         self._wire.write(encode_frame(0, Close(error).encode()))
         self.own_state = CLOSED
 

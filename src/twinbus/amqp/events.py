@@ -5,20 +5,10 @@ Several events of one chunk are handed over together, so an answer to an early o
 link that is gone do nothing, so the shell may go on; it drops deliveries of links it has refused.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from twinbus.amqp.composites import AmqpError, DeliveryState
-    from twinbus.amqp.link import EgressLink, IngressLink, Link
-    from twinbus.amqp.session import AmqpSession
-
-
-class Event:
-    """Root of all events."""
-
-    __slots__ = ()
+from twinbus.amqp.composites import AmqpError, DeliveryState
+from twinbus.amqp.endpoints import Link, SessionEndpoint
+from twinbus.amqp.link import EgressLink, IngressLink
+from twinbus.amqp.wire import Event
 
 
 class SaslInitReceived(Event):
@@ -56,7 +46,7 @@ class SessionBegun(Event):
 
     __slots__ = ("session",)
 
-    def __init__(self, session: AmqpSession) -> None:
+    def __init__(self, session: SessionEndpoint) -> None:
         self.session = session
 
 
@@ -68,7 +58,7 @@ class SessionEnded(Event):
 
     __slots__ = ("error", "session")
 
-    def __init__(self, session: AmqpSession, error: AmqpError | None) -> None:
+    def __init__(self, session: SessionEndpoint, error: AmqpError | None) -> None:
         self.session = session
         self.error = error
 
@@ -189,7 +179,7 @@ class IncomingSettled(Event):
 
     def __init__(
         self,
-        session: AmqpSession,
+        session: SessionEndpoint,
         first: int,
         last: int,
         settled: bool,

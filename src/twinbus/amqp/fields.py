@@ -7,8 +7,8 @@ anything else in the wrong place raises RemoteProtocolError (amqp:decode-error).
 
 from typing import Final
 
-from twinbus.amqp.codec import (
-    decode_error,
+from twinbus.amqp.decoding import decode_error
+from twinbus.amqp.encoding import (
     encode_binary,
     encode_list,
     encode_map,

@@ -5,22 +5,17 @@ links may send in between.  Whatever a peer does, no more is kept than the link'
 for each half-received delivery, and PARTIAL_DELIVERY_BYTES_MAX for all of a connection.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from twinbus.amqp.codec import U32
 from twinbus.amqp.composites import AmqpError
+from twinbus.amqp.endpoints import Link
 from twinbus.amqp.events import DeliveryReceived, DeliveryTooLarge
-from twinbus.amqp.link import IngressLink, Link
+from twinbus.amqp.link import IngressLink
+from twinbus.amqp.session import AmqpSession
+from twinbus.amqp.shapes import U32
 from twinbus.amqp.states import ATTACHED, DETACHED, REFUSALS, TRANSFER, refusal
 from twinbus.amqp.transfers import PLAIN_ENDINGS, Transfer, decode_transfer, remember_ending
 from twinbus.amqp.wire import UINT_MASK
 from twinbus.errors import RemoteProtocolError
 from twinbus.limits import PARTIAL_DELIVERY_BYTES_MAX, UNSETTLED_COUNT_MAX
-
-if TYPE_CHECKING:
-    from twinbus.amqp.session import AmqpSession
 
 
 def receive_transfer_frame(session: AmqpSession, data: bytes, at: int, end: int) -> None:
@@ -79,7 +74,7 @@ def receive_transfer_frame(session: AmqpSession, data: bytes, at: int, end: int)
     received = session.next_incoming_id + 1
     session.next_incoming_id = received
     if received >= session.window_due:
-        session.send_flow(None)
+        session.send_flow()
     settled = known[2]
     if settled or link.unsettled_count >= UNSETTLED_COUNT_MAX:
         if not _count_delivery(session, link, settled):
@@ -115,7 +110,7 @@ def _count_frame(session: AmqpSession) -> None:
     received = session.next_incoming_id + 1
     session.next_incoming_id = received
     if received >= session.window_due:
-        session.send_flow(None)
+        session.send_flow()
 
 
 def _receive_part(session: AmqpSession, link: IngressLink, transfer: Transfer, part: bytes) -> None:

@@ -9,14 +9,13 @@ Links are never resumed: whatever was unsettled when one goes is forgotten here,
 shell to decide what that means for the messages.
 """
 
-from __future__ import annotations
+from typing import Final
 
-from typing import TYPE_CHECKING, Final
-
-from twinbus.amqp.composites import AmqpError
+from twinbus.amqp.composites import Coordinator, DeliveryState, Source, Target
+from twinbus.amqp.endpoints import Link, SessionEndpoint
 from twinbus.amqp.frames import encode_frame
-from twinbus.amqp.performatives import MIXED, RECEIVER, SENDER, Attach
-from twinbus.amqp.states import ATTACHED, DETACHED
+from twinbus.amqp.performatives import RECEIVER, SENDER, Flow
+from twinbus.amqp.states import ATTACHED
 from twinbus.amqp.transfers import (
     encode_continuation_frame,
     encode_disposition_frame,
@@ -31,151 +30,11 @@ from twinbus.limits import (
     UNSETTLED_COUNT_MAX,
 )
 
-if TYPE_CHECKING:
-    from twinbus.amqp.composites import Coordinator, DeliveryState, Source, Target
-    from twinbus.amqp.performatives import Flow
-    from twinbus.amqp.session import AmqpSession
+__all__ = ["Deliveries", "EgressLink", "IngressLink", "Link"]
 
 # Size of a transfer frame besides the body: 8 of header, 3 of descriptor, list8 of 3, and at most
 # handle 5, id 5, tag 2 + 32, format 5, settled 1, more 1.
 _TRANSFER_BYTES_MAX: Final = 65
-
-
-class Link:
-    """What both directions have in common."""
-
-    __slots__ = (
-        "answered",
-        "context",
-        "desired_capabilities",
-        "handle",
-        "is_beyond",
-        "lingers",
-        "name",
-        "own_state",
-        "peer_handle",
-        "peer_max_message_size",
-        "peer_state",
-        "properties",
-        "rcv_settle_mode",
-        "role",
-        "session",
-        "snd_settle_mode",
-        "source",
-        "target",
-    )
-
-    def __init__(self, session: AmqpSession, name: str, handle: int, role: bool) -> None:
-        self.session = session
-        self.name = name
-        self.handle = handle  # in the frames we send
-        self.peer_handle = -1  # in the frames we get
-        self.role = role  # ours
-        self.own_state: int = DETACHED
-        self.peer_state: int = DETACHED
-        self.answered = False  # whether we have ever sent our attach
-        self.source: Source | None = None
-        self.target: Target | Coordinator | None = None
-        self.snd_settle_mode: int = MIXED
-        self.rcv_settle_mode: int = 0
-        self.properties: dict[object, object] | None = None  # the peer's
-        self.desired_capabilities: list[str] = []
-        self.peer_max_message_size = 0  # 0: none stated
-        self.context: object = None  # free for the shell
-        self.is_beyond = False  # refused by a ceiling (places.py); the shell never hears of it
-        self.lingers = False  # the shell's own `detach` answers the peer's, in its own time
-
-    @property
-    def attached(self) -> bool:
-        """Whether both sides have attached and neither has detached."""
-        return self.own_state == ATTACHED and self.peer_state == ATTACHED
-
-    def refuse(self, error: AmqpError) -> None:
-        """Answer the peer's attach with an empty one and close it at once: clients only accept a
-        detach for a link that was attached."""
-        if not self.answered and self.peer_state == ATTACHED:
-            self.attach_empty()
-            self.session.detach(self, True, error)
-
-    def detach(self, error: AmqpError | None = None, closed: bool = True) -> None:
-        """Close the link.  What the peer still sends on it is dropped."""
-        if self.own_state == ATTACHED:
-            self.session.detach(self, closed, error)
-        elif error is not None:
-            self.refuse(error)
-
-    def attach(
-        self,
-        source: Source | None,
-        target: Target | Coordinator | None,
-        max_message_size: int,
-        properties: dict[object, object] | None,
-    ) -> None:
-        """Send our attach, with the settle modes as they stand."""
-        attach = Attach(
-            self.name,
-            self.handle,
-            self.role,
-            self.snd_settle_mode,
-            self.rcv_settle_mode,
-            source,
-            target,
-            None,
-            False,
-            0 if self.role == SENDER else None,
-            max_message_size,
-            None,
-            None,
-            properties,
-        )
-        self.session.write(encode_frame(self.session.channel, attach.encode()))
-        self.own_state = ATTACHED
-        self.answered = True
-
-    def attach_empty(self) -> None:
-        """Send an attach without source and target, which is how a refusal begins."""
-        self.attach(None, None, 0, None)
-
-    def forget(self) -> None:
-        """Drop what is kept for deliveries: the link is gone."""
-
-    def peer_attached(self, attach: Attach) -> None:
-        """Note what the peer's attach says."""
-        self.peer_state = ATTACHED
-        self.peer_handle = attach.handle
-        self.source = attach.source
-        self.target = attach.target
-        self.snd_settle_mode = attach.snd_settle_mode
-        self.rcv_settle_mode = attach.rcv_settle_mode
-        self.properties = attach.properties
-        self.desired_capabilities = attach.desired_capabilities
-        self.peer_max_message_size = attach.max_message_size or 0
-
-    def forget_terms(self) -> None:
-        """The shell has answered the peer's attach: what that said is not needed any more."""
-        self.source = None
-        self.target = None
-        self.properties = None
-        self.desired_capabilities = []
-
-    def _accept(
-        self,
-        source: Source | None,
-        target: Target | Coordinator | None,
-        max_message_size: int,
-        properties: dict[object, object] | None,
-    ) -> bool:
-        if self.answered or self.peer_state != ATTACHED:
-            return False
-        try:
-            self.attach(source, target, max_message_size, properties)
-        except LocalProtocolError:
-            # We read more than we can write, such as a symbol sent as a string beyond ASCII.
-            # LinkDetached comes with the next events.
-            error = AmqpError("amqp:invalid-field", "source or target cannot be echoed")
-            self.session.fail_link(self, error)
-            return False
-        return True
 
 
 class IngressLink(Link):
@@ -197,7 +56,7 @@ class IngressLink(Link):
         "unsettled_count",
     )
 
-    def __init__(self, session: AmqpSession, name: str, handle: int) -> None:
+    def __init__(self, session: SessionEndpoint, name: str, handle: int) -> None:
         super().__init__(session, name, handle, RECEIVER)
         self.credit = 0  # what the peer may still send; below zero when it does not care
         self.credit_window = 0  # kept filled up; 0: credit only by grant()
@@ -243,7 +102,7 @@ class IngressLink(Link):
         if self.own_state == ATTACHED:
             self.credit = credit
             self.drain = drain
-            self.session.send_flow(self)
+            self.send_flow()
 
     def settle(self, first: int, last: int, state: bytes, settled: bool = True) -> None:
         """Tell the sender the outcome of deliveries `first` to `last`, all of this link."""
@@ -257,6 +116,16 @@ class IngressLink(Link):
             self.unsettled_count -= ((last - first) & UINT_MASK) + 1
             self.top_up()
 
+    def send_flow(self) -> None:
+        """Tell the sender our count and its credit, with the windows of the session."""
+        session = self.session
+        flow = session.next_flow()
+        flow.handle = self.handle
+        flow.delivery_count = self.delivery_count
+        flow.link_credit = max(0, self.credit)
+        flow.drain = self.drain
+        session.write_in_order(encode_frame(session.channel, flow.encode()))
+
     def top_up(self) -> None:
         """Give fresh credit once half of the window is free again.  Deliveries that wait for their
         settlement take from it, so a sender cannot run ahead of what we get done."""
@@ -264,7 +133,7 @@ class IngressLink(Link):
         free = window - self.unsettled_count - self.credit
         if window and free * 2 >= window and not self.drain and self.attached:
             self.credit += free
-            self.session.send_flow(self)
+            self.send_flow()
 
     def peer_flow(self, flow: Flow) -> bool:
         """The sender's side of the flow state; True when it has answered our drain.
@@ -303,13 +172,38 @@ class IngressLink(Link):
         self.partial_id = -1
 
 
+class Deliveries:
+    """What we have sent in a session, on any of its links, and what is not settled of it."""
+
+    __slots__ = ("disposed", "misses", "next_id", "unsettled")
+
+    def __init__(self) -> None:
+        self.next_id = 0
+        # Those that wait for the receiver's word, ascending as sent; and those it has spoken about
+        # and that wait for ours.  Each is reported once, so that a peer that repeats itself costs
+        # nothing.
+        self.unsettled: dict[int, tuple[EgressLink, object]] = {}
+        self.disposed: dict[int, EgressLink] = {}
+        self.misses = 0  # ids that the receiver has named and that are none of these
+
+    def forget(self, link: "EgressLink") -> None:
+        """The link is gone."""
+        for delivery_id in [n for n, entry in self.unsettled.items() if entry[0] is link]:
+            del self.unsettled[delivery_id]
+        for delivery_id in [n for n, sender in self.disposed.items() if sender is link]:
+            del self.disposed[delivery_id]
+
+
 class EgressLink(Link):
     """We send, the peer receives and settles."""
 
-    __slots__ = ("delivery_count", "drain", "echo", "link_credit", "unsettled_count")
+    __slots__ = ("deliveries", "delivery_count", "drain", "echo", "link_credit", "unsettled_count")
 
-    def __init__(self, session: AmqpSession, name: str, handle: int) -> None:
+    def __init__(
+        self, session: SessionEndpoint, deliveries: Deliveries, name: str, handle: int
+    ) -> None:
         super().__init__(session, name, handle, SENDER)
+        self.deliveries = deliveries  # of the session
         self.delivery_count = 0
         self.link_credit = 0  # as the peer sees it
         self.drain = False  # the peer waits for its credit to be used up or given back
@@ -355,14 +249,15 @@ class EgressLink(Link):
             return -1
         if self.link_credit <= 0:
             raise LocalProtocolError("transfer without credit")
-        session = self.session
-        delivery_id = session.next_delivery_id
-        session.next_delivery_id = (delivery_id + 1) & UINT_MASK
+        deliveries = self.deliveries
+        delivery_id = deliveries.next_id
+        deliveries.next_id = (delivery_id + 1) & UINT_MASK
         self.delivery_count = (self.delivery_count + 1) & UINT_MASK
         self.link_credit -= 1
         if not settled:
-            session.unsettled[delivery_id] = (self, context)
+            deliveries.unsettled[delivery_id] = (self, context)
             self.count_unsettled(1)
+        session = self.session
         wire = session.wire
         if (
             session.peer_window > 0
@@ -426,8 +321,8 @@ class EgressLink(Link):
         if self.own_state != ATTACHED:
             return
         session = self.session
-        unsettled = session.unsettled
-        disposed = session.disposed
+        unsettled = self.deliveries.unsettled
+        disposed = self.deliveries.disposed
         first = -1
         last = -1
         for delivery_id in delivery_ids:
@@ -454,7 +349,7 @@ class EgressLink(Link):
             return
         session = self.session
         for delivery_id in delivery_ids:
-            if delivery_id in session.disposed:
+            if delivery_id in self.deliveries.disposed:
                 session.write(
                     encode_disposition_frame(
                         session.channel, SENDER, delivery_id, delivery_id, False, state
@@ -464,28 +359,34 @@ class EgressLink(Link):
     def reopen(self, delivery_ids: list[int], contexts: list[object]) -> None:
         """What the receiver said about deliveries does not count any more (its transaction was
         rolled back): its next word on them is reported again."""
-        session = self.session
+        deliveries = self.deliveries
         for delivery_id, context in zip(delivery_ids, contexts, strict=True):
-            if session.disposed.pop(delivery_id, None) is not None:
-                session.unsettled[delivery_id] = (self, context)
+            if deliveries.disposed.pop(delivery_id, None) is not None:
+                deliveries.unsettled[delivery_id] = (self, context)
+
+    def send_flow(self) -> None:
+        """Tell the receiver our count and its credit, with the windows of the session."""
+        session = self.session
+        flow = session.next_flow()
+        flow.handle = self.handle
+        flow.delivery_count = self.delivery_count
+        flow.link_credit = self.link_credit
+        flow.drain = self.drain
+        flow.available = 0
+        session.write_in_order(encode_frame(session.channel, flow.encode()))
 
     def drained(self) -> None:
         """Answer a drain: what credit is left is given back."""
         if self.drain and self.own_state == ATTACHED:
             self.delivery_count = (self.delivery_count + self.link_credit) & UINT_MASK
             self.link_credit = 0
-            self.session.send_flow(self)
+            self.send_flow()
             self.drain = False
 
     def forget(self) -> None:
         self.link_credit = 0
         if self.unsettled_count:
-            unsettled = self.session.unsettled
-            for delivery_id in [n for n, entry in unsettled.items() if entry[0] is self]:
-                del unsettled[delivery_id]
-            disposed = self.session.disposed
-            for delivery_id in [n for n, link in disposed.items() if link is self]:
-                del disposed[delivery_id]
+            self.deliveries.forget(self)
             self.count_unsettled(-self.unsettled_count)
 
     def count_unsettled(self, change: int) -> None:

@@ -8,37 +8,19 @@ without looking.
 
 from typing import Final
 
-from twinbus.amqp.codec import decode_error, decode_within
 from twinbus.amqp.composites import (
-    ACCEPTED,
-    REJECTED,
-    RELEASED,
-    Accepted,
     AmqpError,
-    Composite,
     Coordinator,
-    Declare,
-    Declared,
-    DeliveryState,
-    Discharge,
-    Modified,
     Performative,
-    Received,
-    Rejected,
-    Released,
     Source,
     Target,
-    Terminus,
-    TransactionalState,
     descriptor_code,
-    modified,
     put_composite,
     read_error,
     read_source,
     read_target,
-    read_transaction_request,
-    rejected,
 )
+from twinbus.amqp.decoding import decode_error, decode_within
 from twinbus.amqp.fields import (
     UINT_MAX,
     ULONG_MAX,
@@ -54,77 +36,14 @@ from twinbus.amqp.fields import (
     put_ulong,
     put_ushort,
 )
-from twinbus.amqp.sasl_performatives import (
-    SaslChallenge,
-    SaslInit,
-    SaslMechanisms,
-    SaslOutcome,
-    SaslResponse,
-    read_sasl,
-)
+from twinbus.amqp.sasl_performatives import read_sasl
 from twinbus.amqp.transfers import (
-    Disposition,
-    Transfer,
     decode_disposition,
     decode_transfer,
-    encode_continuation_frame,
-    encode_disposition_frame,
-    encode_transfer_start,
     read_disposition,
     read_transfer,
 )
 from twinbus.amqp.types import Described
-
-__all__ = [
-    "ACCEPTED",
-    "FIRST",
-    "MIXED",
-    "RECEIVER",
-    "REJECTED",
-    "RELEASED",
-    "SECOND",
-    "SENDER",
-    "SETTLED",
-    "UNSETTLED",
-    "Accepted",
-    "AmqpError",
-    "Attach",
-    "Begin",
-    "Close",
-    "Composite",
-    "Coordinator",
-    "Declare",
-    "Declared",
-    "DeliveryState",
-    "Detach",
-    "Discharge",
-    "Disposition",
-    "End",
-    "Flow",
-    "Modified",
-    "Open",
-    "Performative",
-    "Received",
-    "Rejected",
-    "Released",
-    "SaslChallenge",
-    "SaslInit",
-    "SaslMechanisms",
-    "SaslOutcome",
-    "SaslResponse",
-    "Source",
-    "Target",
-    "Terminus",
-    "TransactionalState",
-    "Transfer",
-    "decode_performative",
-    "encode_continuation_frame",
-    "encode_disposition_frame",
-    "encode_transfer_start",
-    "modified",
-    "read_transaction_request",
-    "rejected",
-]
 
 SENDER: Final = False  # values of `role`
 RECEIVER: Final = True

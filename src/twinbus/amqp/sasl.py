@@ -8,9 +8,9 @@ rhea would never read it.
 
 from typing import Final
 
+from twinbus.amqp.composites import Performative
 from twinbus.amqp.frames import SASL_FRAME, SASL_HEADER, encode_frame
-from twinbus.amqp.performatives import (
-    Performative,
+from twinbus.amqp.sasl_performatives import (
     SaslChallenge,
     SaslInit,
     SaslMechanisms,

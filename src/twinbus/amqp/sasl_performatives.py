@@ -1,7 +1,7 @@
 """What SASL frames carry (OASIS AMQP 1.0 part 5.3.3)."""
 
-from twinbus.amqp.codec import decode_error
 from twinbus.amqp.composites import Performative
+from twinbus.amqp.decoding import decode_error
 from twinbus.amqp.fields import (
     Fields,
     composite,

@@ -8,13 +8,6 @@ bytes.  Any other layout goes through the general codec.  Writing them is one St
 from struct import Struct
 from typing import Final
 
-from twinbus.amqp.codec import (
-    U32,
-    decode_error,
-    decode_within,
-    encode_binary,
-    encode_list,
-)
 from twinbus.amqp.composites import (
     DeliveryState,
     Performative,
@@ -22,6 +15,8 @@ from twinbus.amqp.composites import (
     put_composite,
     read_state,
 )
+from twinbus.amqp.decoding import decode_error, decode_within
+from twinbus.amqp.encoding import encode_binary, encode_list
 from twinbus.amqp.fields import (
     NULL,
     Fields,
@@ -31,6 +26,7 @@ from twinbus.amqp.fields import (
     put_ubyte,
     put_uint,
 )
+from twinbus.amqp.shapes import U32
 
 DELIVERY_TAG_BYTES_MAX: Final = 32
 

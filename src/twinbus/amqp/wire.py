@@ -1,14 +1,9 @@
 """What the parts of one connection share: the way out, and the events on the way up."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from twinbus.amqp.places import Places
 from twinbus.limits import FRAME_SIZE_BYTES_MIN
-
-if TYPE_CHECKING:
-    from twinbus.amqp.events import Event
 
 UINT_MASK: Final = 0xFFFF_FFFF
 _HALF: Final = 0x8000_0000
@@ -18,6 +13,12 @@ def serial_distance(start: int, end: int) -> int:
     """How far `end` lies after `start`; negative when before (RFC 1982, 32 bits)."""
     distance = (end - start) & UINT_MASK
     return distance - 0x1_0000_0000 if distance >= _HALF else distance
+
+
+class Event:
+    """Root of all that a connection tells its shell (events.py)."""
+
+    __slots__ = ()
 
 
 class Wire:

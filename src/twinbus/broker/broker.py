@@ -56,7 +56,8 @@ from twinbus.errors import (
 from twinbus.limits import PEEK_RESPONSE_BYTES_MAX
 from twinbus.links.sink import Sink
 from twinbus.links.store_link import UP, Answer, ReceiverDescription
-from twinbus.storage.store import Commit, Store
+from twinbus.storage.log import Commit
+from twinbus.storage.store import Store
 
 # A turn with at most this many messages is light: taking it at once delays nobody.
 LIGHT_WORK_MAX: Final = 4

@@ -16,22 +16,10 @@ from typing import Final
 
 from twinbus.broker.store_run import StoreRun
 from twinbus.clock import Now
-from twinbus.entities.commands import (
-    Browse,
-    Command,
-    DeleteMessages,
-    Delivered,
-    ListNumbers,
-    Reply,
-    Resubmit,
-    Selected,
-    SelectionCommand,
-    SettleRanges,
-    Undefer,
-)
+from twinbus.entities.commands import Command, Delivered, Reply
 from twinbus.entities.facts import DEAD_LETTER, MAIN, Stored, gather
 from twinbus.entities.fields import Fields
-from twinbus.entities.filters import FilterError, SqlFilter, parse_filter
+from twinbus.entities.filters import SqlFilter, parse_filter
 from twinbus.entities.message import (
     ACTIVE,
     DEFERRED,
@@ -43,7 +31,18 @@ from twinbus.entities.message import (
     overlay_bytes,
 )
 from twinbus.entities.queue import Queue
+from twinbus.entities.selections import (
+    Browse,
+    DeleteMessages,
+    ListNumbers,
+    Resubmit,
+    Selected,
+    SelectionCommand,
+    SettleRanges,
+    Undefer,
+)
 from twinbus.entities.sessions import SessionQueue
+from twinbus.entities.sql.values import FilterError
 from twinbus.errors import (
     DiskFull,
     EntityNotFound,

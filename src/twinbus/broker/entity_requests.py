@@ -13,22 +13,25 @@ from twinbus.broker.store_run import StoreRun
 from twinbus.clock import Now
 from twinbus.entities.commands import (
     AddRule,
-    Browse,
     Command,
-    DeleteMessages,
-    ListNumbers,
     ListPartitions,
     ListRules,
     PartitionState,
     RemoveRule,
     ReplaceRule,
+)
+from twinbus.entities.facts import gather
+from twinbus.entities.queue import Queue
+from twinbus.entities.rule_descriptions import RuleDescription
+from twinbus.entities.rules import Rule
+from twinbus.entities.selections import (
+    Browse,
+    DeleteMessages,
+    ListNumbers,
     Resubmit,
     SettleRanges,
     Undefer,
 )
-from twinbus.entities.facts import gather
-from twinbus.entities.queue import Queue
-from twinbus.entities.rules import Rule, RuleDescription
 from twinbus.entities.topic import Topic
 from twinbus.errors import EntityNotFound, InvalidOperation
 from twinbus.storage.entity_index import rule_path

@@ -21,7 +21,9 @@ from twinbus.entities.commands import Reply
 from twinbus.entities.fields import MessageCodec
 from twinbus.errors import StorageError
 from twinbus.limits import REPLY_STALLED_MS
-from twinbus.storage.store import Commit, Store, Task
+from twinbus.storage.log import Commit
+from twinbus.storage.maintenance import Task
+from twinbus.storage.store import Store
 
 log = logging.getLogger("twinbus.broker")
 

@@ -14,9 +14,10 @@ from typing import Any
 
 from twinbus.cli.arguments import connection_string
 from twinbus.client.blocking import CannotConnect
-from twinbus.client.connection import BusConnection, ConnectionLost
+from twinbus.client.connection import BusConnection
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.http import NOBODY_FIX, TLS_FIX
+from twinbus.client.links import ConnectionLost
 from twinbus.errors import Unauthorized
 
 Work = Callable[[BusConnection], Coroutine[Any, Any, int]]

@@ -8,7 +8,8 @@ goes through the codec.
 
 from typing import Final
 
-from twinbus.amqp.codec import U32, decode_error, decode_within, skip_within
+from twinbus.amqp.decoding import decode_error, decode_within, skip_within
+from twinbus.amqp.shapes import U32
 from twinbus.message.sections import Entries, entry_name
 
 _LISTS: Final = (0x45, 0xC0, 0xD0)

@@ -18,8 +18,9 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, Final, Self, TypeVar
 
-from twinbus.client.connection import OPEN_DURATION_S_MAX, BusConnection, ConnectionLost
+from twinbus.client.connection import OPEN_DURATION_S_MAX, BusConnection
 from twinbus.client.connection_string import ConnectionString
+from twinbus.client.links import ConnectionLost
 from twinbus.errors import OperationTimeout, TwinbusError, Unauthorized
 
 T = TypeVar("T")

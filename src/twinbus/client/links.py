@@ -18,7 +18,7 @@ from twinbus.amqp.composites import (
 from twinbus.amqp.events import DeliveryReceived, DispositionReceived, IncomingSettled
 from twinbus.amqp.link import EgressLink, IngressLink
 from twinbus.errors import InvalidOperation, ServiceError, TwinbusError
-from twinbus.message.scan import DecodedMessage, data_section, decode_message
+from twinbus.message.plain import DecodedMessage, data_section, decode_message
 
 # Every message says that it is to be kept: AMQP's header section with `durable` set.
 _DURABLE_HEADER: Final = b"\x00\x53\x70\xc0\x02\x01\x41"

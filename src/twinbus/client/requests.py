@@ -11,11 +11,11 @@ way; each gets the answer that names it.  An answer that says no is raised as th
 import asyncio
 from typing import Final, Self
 
-from twinbus.amqp.codec import decode_within
 from twinbus.amqp.composites import AmqpError
+from twinbus.amqp.decoding import decode_within
 from twinbus.client.answers import read_map
-from twinbus.client.connection import BusConnection, Receiver, Sender
-from twinbus.client.links import service_error
+from twinbus.client.connection import BusConnection
+from twinbus.client.links import Receiver, Sender, service_error
 from twinbus.errors import OperationTimeout, ServiceError, TwinbusError
 from twinbus.message.plain import Properties, encode_message, read_properties, value_section
 from twinbus.message.sections import APPLICATION_PROPERTIES, PROPERTIES, VALUE, read_sections

@@ -1,19 +1,19 @@
 """Commands: what a gateway asks of a broker, and the replies.
 
-This is the whole of the narrow interface between the two (docs/internals/architecture.md).  A
-command names the entity by the number the broker gave it.  `context` is the gateway's own and comes
-back untouched with the reply.  A lock is the pair (sequence number, grant).
+This is, with selections.py, the whole of the narrow interface between the two
+(docs/internals/architecture.md).  A command names the entity by the number the broker gave it.
+`context` is the gateway's own and comes back untouched with the reply.  A lock is the pair
+(sequence number, grant).
 """
 
 from typing import TYPE_CHECKING, Final
 
-from twinbus.entities.message import NEVER_MS, Message, NewMessage, Overlay
+from twinbus.entities.message import Message, NewMessage, Overlay
 from twinbus.errors import ServiceError
-from twinbus.limits import PEEK_RESPONSE_BYTES_MAX
 
 if TYPE_CHECKING:
     from twinbus.entities.descriptions import QueueDescription
-    from twinbus.entities.rules import RuleDescription
+    from twinbus.entities.rule_descriptions import RuleDescription
 
 # How a receiver settles a message.
 COMPLETE: Final = 0
@@ -27,9 +27,6 @@ PEEK_LOCK: Final = 0
 RECEIVE_AND_DELETE: Final = 1
 
 Lock = tuple[int, int]
-
-# Above every sequence number there can be (partitions.py), and a machine word when compiled.
-NUMBERS_END: Final = 1 << 61
 
 
 class Command:
@@ -379,125 +376,7 @@ class Runtime:
         self.rule_count = 0  # of a subscription, or of all of a topic
 
 
-# --- many messages at once --------------------------------------------------------------------
-
-
-class Selection:
-    """Which messages of a part a request is about; every condition must hold."""
-
-    __slots__ = (
-        "before_ms",
-        "expression",
-        "from_sequence_number",
-        "session_id",
-        "states",
-        "to_sequence_number",
-    )
-
-    def __init__(self) -> None:
-        self.from_sequence_number = 0
-        self.to_sequence_number = NUMBERS_END  # this one is not meant any more
-        self.before_ms = NEVER_MS  # enqueued before this (UTC)
-        self.session_id: str | None = None
-        self.states: list[int] = []  # empty: any
-        self.expression = ""  # a SQL filter; empty: none
-
-
-class SelectionCommand(Command):
-    """Base: about many messages of one part, `count` at most.  Reply: Selected."""
-
-    __slots__ = ("count", "selection", "subqueue")
-
-    def __init__(
-        self,
-        entity_id: int,
-        subqueue: int,
-        selection: Selection,
-        count: int,
-        context: object = None,
-    ) -> None:
-        super().__init__(entity_id, context)
-        self.subqueue = subqueue
-        self.selection = selection
-        self.count = count
-
-
-class DeleteMessages(SelectionCommand):
-    """Remove messages that nobody has locked, oldest first.
-
-    The SDKs' batch delete asks for active messages before a time; `selection` says more (ours).
-    """
-
-    __slots__ = ()
-
-
-class Browse(SelectionCommand):
-    """Ours: peek at what a selection says, as much of it as `maximum_bytes` says."""
-
-    __slots__ = ("is_range", "maximum_bytes")
-
-    def __init__(
-        self,
-        entity_id: int,
-        subqueue: int,
-        selection: Selection,
-        count: int,
-        context: object = None,
-    ) -> None:
-        super().__init__(entity_id, subqueue, selection, count, context)
-        self.maximum_bytes = PEEK_RESPONSE_BYTES_MAX
-        self.is_range = False  # nothing in it may be passed over, or it would seem to be gone
-
-
-class ListNumbers(SelectionCommand):
-    """Ours: which sequence numbers are there."""
-
-    __slots__ = ()
-
-
-class SettleRanges(SelectionCommand):
-    """Ours: delete what is there within ranges of numbers and nobody has locked.
-
-    With an overlay it is dead-lettered instead.  The selection says which states are meant.
-    """
-
-    __slots__ = ("bounds", "overlay")
-
-    def __init__(
-        self,
-        entity_id: int,
-        subqueue: int,
-        selection: Selection,
-        count: int,
-        context: object = None,
-    ) -> None:
-        super().__init__(entity_id, subqueue, selection, count, context)
-        self.bounds: list[int] = []  # first, end, first, end, …; ascending
-        self.overlay: Overlay | None = None
-
-
-class Undefer(SelectionCommand):
-    """Ours: deferred messages become active again in their old place."""
-
-    __slots__ = ("sequence_numbers",)
-
-    def __init__(
-        self,
-        entity_id: int,
-        subqueue: int,
-        selection: Selection,
-        count: int,
-        context: object = None,
-    ) -> None:
-        super().__init__(entity_id, subqueue, selection, count, context)
-        # Just these, all or none, if there are any; then the selection does not count.
-        self.sequence_numbers: list[int] = []
-
-
-class Resubmit(SelectionCommand):
-    """Ours: dead letters go back to the entity they are in, as new messages."""
-
-    __slots__ = ()
+# --- partitions -------------------------------------------------------------------------------
 
 
 class ListPartitions(Command):
@@ -535,19 +414,6 @@ class Delivered:
         self.message = message
         self.body = body
         self.locked_until_utc_ms = locked_until_utc_ms  # 0 when not locked
-
-
-class Selected:
-    """What became of a request about many messages."""
-
-    __slots__ = ("bounds", "count", "delivered", "next_sequence_number", "units")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.units = 0  # of what was settled: begun 64 KiB, for the meter
-        self.delivered: list[Delivered] = []  # what was browsed
-        self.bounds: list[int] = []  # runs of numbers: first, end, first, end, …
-        self.next_sequence_number = 0  # where to go on; 0 = everything has been looked at
 
 
 class Reply:

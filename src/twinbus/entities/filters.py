@@ -12,9 +12,9 @@ from decimal import Decimal
 from typing import Final
 
 from twinbus.entities.fields import Changes, Fields, MessageCodec, NewId, system_name
-from twinbus.entities.sql_nodes import Node, SystemProperty, UserProperty
-from twinbus.entities.sql_parser import Parser, Statement
-from twinbus.entities.sql_values import (
+from twinbus.entities.sql.nodes import Node, SystemProperty, UserProperty
+from twinbus.entities.sql.parser import Parser, Statement
+from twinbus.entities.sql.values import (
     FILTER_ERROR_REASON,
     FilterError,
     fits_rule,

@@ -12,14 +12,7 @@ Never decides what becomes of a message whose filter failed: it reports, the top
 """
 
 from twinbus.entities.fields import Changes, Fields, NewId
-from twinbus.entities.filters import (
-    CorrelationFilter,
-    FilterError,
-    SqlFilter,
-    TrueFilter,
-    distinct,
-    field_of,
-)
+from twinbus.entities.filters import CorrelationFilter, SqlFilter, TrueFilter, distinct, field_of
 from twinbus.entities.rule_descriptions import (
     CORRELATION,
     DEFAULT_RULE_NAME,
@@ -32,6 +25,7 @@ from twinbus.entities.rule_descriptions import (
     default_rule,
     validate_rule_name,
 )
+from twinbus.entities.sql.values import FilterError
 from twinbus.errors import QuotaExceeded
 from twinbus.limits import CORRELATION_FILTERS_MAX, SQL_FILTERS_MAX
 

@@ -12,47 +12,16 @@ This part never decides what becomes of a message or of a lock and never states 
 """
 
 from collections import deque
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Final
 
 from twinbus.entities.message import ACTIVE, NEVER_MS, Message
+from twinbus.entities.session_locks import Session, SessionLockEnds
 from twinbus.entities.subqueue import SubQueue
 
 # A session with fewer messages than one in so many is peeked at by its own numbers, which have to
 # be sorted; one with more by walking along the table.
 PEEK_DENSITY: Final = 16
-
-
-class Session:
-    """What is known of one session."""
-
-    __slots__ = (
-        "apart",
-        "end_ms",
-        "grant",
-        "held",
-        "locked_until_ms",
-        "message_count",
-        "place",
-        "ready",
-        "session_id",
-        "state",
-        "updated_ms",
-    )
-
-    def __init__(self, session_id: str) -> None:
-        self.session_id = session_id
-        self.message_count = 0  # in the main part, in whatever state
-        self.ready: list[int] = []  # heap of the numbers of free messages, lazily deleted
-        # Most sessions have neither, so these are made when needed.
-        self.held: dict[int, Message] | None = None  # handed out to the holder, by number
-        self.apart: set[int] | None = None  # numbers of deferred and scheduled messages
-        self.state: bytes | None = None
-        self.updated_ms = 0  # UTC; when the state was last set
-        self.grant = 0  # of the lock by which it is held; 0 = free
-        self.locked_until_ms = 0  # monotonic; meaningful while grant != 0
-        self.place = 0  # its entry among the available ones; 0 = not among them
-        self.end_ms = NEVER_MS  # its entry among the ends of locks
 
 
 class SessionPart(SubQueue):
@@ -61,11 +30,10 @@ class SessionPart(SubQueue):
     __slots__ = (
         "_available",
         "_available_count",
-        "_ends",
-        "_held_count",
         "_order",
         "_published",
         "_unpublished",
+        "lock_ends",
         "sessions",
         "stirred",
     )
@@ -78,9 +46,8 @@ class SessionPart(SubQueue):
         self._unpublished: deque[tuple[int, Session]] = deque()  # in order of their numbers
         self._available: deque[tuple[int, Session]] = deque()  # (place, session)
         self._available_count = 0
-        self._ends: list[tuple[int, int, Session]] = []  # heap of (when, tie-break, session)
-        self._held_count = 0
         self._order = 0
+        self.lock_ends = SessionLockEnds()
 
     # -- in and out -----------------------------------------------------------------------------
 
@@ -158,16 +125,16 @@ class SessionPart(SubQueue):
     def lock_session(self, session: Session, grant: int, until_ms: int) -> None:
         """The session has a holder (or the same one for longer)."""
         if session.grant == 0:
-            self._held_count += 1
+            self.lock_ends.held_count += 1
             self._delist(session)
         session.grant = grant
         session.locked_until_ms = until_ms
         if until_ms < session.end_ms:
-            self._expect_end(session)
+            self.lock_ends.expect(session)
 
     def free_session(self, session: Session) -> None:
         """The session has no holder any more.  Whatever was handed out has to be unlocked next."""
-        self._held_count -= 1
+        self.lock_ends.held_count -= 1
         self.stirred.pop(session.session_id, None)
         session.grant = 0
         session.locked_until_ms = 0
@@ -286,43 +253,6 @@ class SessionPart(SubQueue):
         if session.place != 0:
             session.place = 0
             self._available_count -= 1
-
-    # -- ends of session locks ------------------------------------------------------------------
-
-    def next_end_ms(self) -> int:
-        """When the next session lock may end; NEVER_MS when none is held."""
-        ends = self._ends
-        while ends:
-            when, _, session = ends[0]
-            if session.end_ms == when and session.grant != 0:
-                return when
-            heappop(ends)
-            if session.end_ms == when:
-                session.end_ms = NEVER_MS
-        return NEVER_MS
-
-    def take_ended(self, mono_ms: int) -> Session | None:
-        """A session whose lock has ended, if there is one; it has to be freed."""
-        while self.next_end_ms() <= mono_ms:
-            session = heappop(self._ends)[2]
-            session.end_ms = NEVER_MS
-            if session.locked_until_ms <= mono_ms:
-                return session
-            self._expect_end(session)  # it was renewed meanwhile
-        return None
-
-    def _expect_end(self, session: Session) -> None:
-        """One entry a session, however often it is renewed."""
-        session.end_ms = session.locked_until_ms
-        self._order += 1
-        heappush(self._ends, (session.end_ms, self._order, session))
-        if len(self._ends) > 2 * self._held_count + 64:
-            live = [e for e in self._ends if e[2].end_ms == e[0] and e[2].grant != 0]
-            for _, _, stale in self._ends:
-                if stale.grant == 0:
-                    stale.end_ms = NEVER_MS
-            heapify(live)
-            self._ends = live
 
     # -- looking --------------------------------------------------------------------------------
 

@@ -32,7 +32,6 @@ from twinbus.entities.facts import (
     gather,
 )
 from twinbus.entities.fields import Changes, MessageCodec
-from twinbus.entities.filters import FILTER_ERROR_REASON
 from twinbus.entities.message import (
     NEVER_MS,
     SCHEDULED,
@@ -42,8 +41,10 @@ from twinbus.entities.message import (
     merge_overlays,
     overlay_bytes,
 )
-from twinbus.entities.queue import Grants, Queue
+from twinbus.entities.queue import Queue
 from twinbus.entities.rules import RuleIndex
+from twinbus.entities.sql.values import FILTER_ERROR_REASON
+from twinbus.entities.state import Grants
 from twinbus.entities.transitions import TRANSITIONS_MAX
 from twinbus.errors import QuotaExceeded
 from twinbus.limits import DEAD_LETTER_TEXT_CHARS_MAX, TRANSACTION_SIZE_BYTES_MAX

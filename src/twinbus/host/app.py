@@ -18,8 +18,8 @@ from typing import Final
 
 from twinbus import PRODUCT_NAME, __version__
 from twinbus.amqp.composites import AmqpError
-from twinbus.amqp.connection import ConnectionSettings
 from twinbus.amqp.places import ServerPlaces
+from twinbus.amqp.settings import ConnectionSettings
 from twinbus.amqp.types import Symbol
 from twinbus.certificates import server_context
 from twinbus.clock import Clock, SystemClock

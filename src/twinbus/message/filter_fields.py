@@ -10,16 +10,8 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID, uuid4
 
-from twinbus.amqp.codec import (
-    decode_error,
-    decode_whole,
-    decode_within,
-    encode_list,
-    encode_string,
-    encode_symbol,
-    encode_value,
-    skip_within,
-)
+from twinbus.amqp.decoding import decode_error, decode_whole, decode_within, skip_within
+from twinbus.amqp.encoding import encode_list, encode_string, encode_symbol, encode_value
 from twinbus.amqp.types import Timestamp
 from twinbus.entities.fields import Changes, Fields
 from twinbus.errors import RemoteProtocolError

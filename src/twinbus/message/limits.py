@@ -6,7 +6,7 @@ the others come here.  What is refused here is refused as a whole: nothing of it
 
 from typing import Final
 
-from twinbus.amqp.codec import skip_within
+from twinbus.amqp.decoding import skip_within
 from twinbus.errors import ArgumentOutOfRange, InvalidOperation, MessageSizeExceeded
 from twinbus.limits import (
     MESSAGE_ID_CHARS_MAX,

@@ -7,7 +7,8 @@ as raw bytes; nothing else in it changes.
 
 from typing import Final
 
-from twinbus.amqp.codec import U32, skip_within
+from twinbus.amqp.decoding import skip_within
+from twinbus.amqp.shapes import U32
 from twinbus.message.sections import PROPERTIES, Entries
 
 _PROPERTIES: Final = bytes((0x00, 0x53, PROPERTIES))

@@ -6,13 +6,8 @@ of a user's message is `message.py`, which does not decode.
 
 from typing import Final
 
-from twinbus.amqp.codec import (
-    U32,
-    decode_error,
-    decode_within,
-    encode_uint,
-    encode_value,
-)
+from twinbus.amqp.decoding import decode_error, decode_within
+from twinbus.amqp.encoding import encode_uint, encode_value
 from twinbus.amqp.fields import (
     Fields,
     composite,
@@ -23,6 +18,7 @@ from twinbus.amqp.fields import (
     put_ubyte,
     put_uint,
 )
+from twinbus.amqp.shapes import U32
 from twinbus.amqp.types import Symbol, Timestamp
 from twinbus.limits import SECTIONS_MAX
 from twinbus.message.sections import (

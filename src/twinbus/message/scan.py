@@ -10,8 +10,9 @@ For messages as plain Python values see `plain.py`; all names are available here
 
 from typing import Final
 
-from twinbus.amqp.codec import NARROW, U32, decode_error, decode_within, skip_within
+from twinbus.amqp.decoding import decode_error, decode_within, skip_within
 from twinbus.amqp.fields import Fields
+from twinbus.amqp.shapes import NARROW, U32
 from twinbus.amqp.types import Timestamp
 from twinbus.limits import SECTIONS_MAX
 from twinbus.message.plain import (

@@ -5,16 +5,10 @@ Everything here works on raw bytes; nothing is decoded that is not asked for.
 
 from typing import Final
 
-from twinbus.amqp.codec import (
-    SIZE_8,
-    U32,
-    WIDTHS,
-    decode_error,
-    decode_within,
-    encode_compound,
-    skip_within,
-)
 from twinbus.amqp.composites import descriptor_code
+from twinbus.amqp.decoding import decode_error, decode_within, skip_within
+from twinbus.amqp.encoding import encode_compound
+from twinbus.amqp.shapes import SIZE_8, U32, WIDTHS
 from twinbus.limits import ELEMENTS_MAX, SECTIONS_MAX
 
 HEADER: Final = 0x70

@@ -9,7 +9,7 @@ makes nothing in between.
 
 from typing import Final
 
-from twinbus.amqp.codec import NARROW, U32
+from twinbus.amqp.shapes import NARROW, U32
 from twinbus.entities.message import NEVER_MS, Mark, NewMessage
 from twinbus.limits import (
     PING_SIZE_BYTES_MAX,

@@ -16,14 +16,8 @@ packed, then `bare` untouched; the body is never decoded.
 from struct import Struct
 from typing import Final
 
-from twinbus.amqp.codec import (
-    decode_error,
-    encode_string,
-    encode_symbol,
-    encode_uint,
-    encode_value,
-    skip_value,
-)
+from twinbus.amqp.decoding import decode_error, skip_value
+from twinbus.amqp.encoding import encode_string, encode_symbol, encode_uint, encode_value
 from twinbus.amqp.types import Int
 from twinbus.errors import RemoteProtocolError
 from twinbus.message.sections import (

@@ -37,7 +37,8 @@ from twinbus.pairing.events import Event, SyphonProgress, SyphonResting
 from twinbus.pairing.held import Held, SentBefore
 from twinbus.pairing.options import RestoredTimeToLive
 from twinbus.pairing.producer_keys import BLOCK
-from twinbus.pairing.rewriting import DAMAGED, Restored, encoded_size, restore
+from twinbus.pairing.rewriting import Restored, encoded_size, restore
+from twinbus.pairing.rules import DAMAGED
 from twinbus.pairing.steps import Complete, DeadLetter, Flow, Pause, Receive, SendRestored
 
 CYCLE_COUNT_MAX: Final = 100

@@ -24,8 +24,10 @@ from twinbus.entities.facts import (
     Together,
 )
 from twinbus.entities.kinds import make_queue
-from twinbus.entities.queue import Grants, Queue
-from twinbus.entities.rules import Rule, RuleDescription
+from twinbus.entities.queue import Queue
+from twinbus.entities.rule_descriptions import RuleDescription
+from twinbus.entities.rules import Rule
+from twinbus.entities.state import Grants
 from twinbus.entities.topic import Topic
 from twinbus.errors import EntityNotFound
 from twinbus.storage.records import Counters, IdsKept

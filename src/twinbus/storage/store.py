@@ -33,7 +33,8 @@ from twinbus.entities.facts import (
 from twinbus.entities.message import Message
 from twinbus.entities.partitions import shown_name
 from twinbus.entities.queue import Queue
-from twinbus.entities.rules import Rule, RuleDescription
+from twinbus.entities.rule_descriptions import RuleDescription
+from twinbus.entities.rules import Rule
 from twinbus.errors import EntityAlreadyExists, LogPoisoned, StorageError
 from twinbus.limits import (
     BODY_CACHE_BYTES,

@@ -14,7 +14,8 @@ import random
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Final
 
-from twinbus.client.connection import BusConnection, ConnectionLost, Received, Receiver, Sender
+from twinbus.client.connection import BusConnection
+from twinbus.client.links import ConnectionLost, Received, Receiver, Sender
 from twinbus.errors import ServiceError
 from twinbus.testing.checkers import History, Operation, Phase
 

@@ -4,14 +4,8 @@ from uuid import UUID
 
 import pytest
 
-from twinbus.amqp.codec import (
-    decode_value,
-    decode_whole,
-    decode_within,
-    encode_value,
-    skip_value,
-    skip_within,
-)
+from twinbus.amqp.decoding import decode_value, decode_whole, decode_within, skip_value, skip_within
+from twinbus.amqp.encoding import encode_value
 from twinbus.amqp.types import (
     Array,
     Byte,

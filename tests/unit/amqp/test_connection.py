@@ -31,13 +31,13 @@ from twinbus.amqp.performatives import (
     Begin,
     Close,
     Detach,
-    Disposition,
     End,
     Flow,
     Open,
-    SaslInit,
 )
+from twinbus.amqp.sasl_performatives import SaslInit
 from twinbus.amqp.states import AWAIT_HEADER, CLOSED, OPENED
+from twinbus.amqp.transfers import Disposition
 from twinbus.errors import LocalProtocolError
 from twinbus.limits import OUTPUT_BUFFER_BYTES_MAX, PRE_OPEN_FRAME_SIZE_BYTES_MAX
 

@@ -31,16 +31,8 @@ from twinbus.amqp.events import (
     LinkDetached,
 )
 from twinbus.amqp.link import EgressLink, IngressLink
-from twinbus.amqp.performatives import (
-    RECEIVER,
-    SENDER,
-    Attach,
-    Detach,
-    Disposition,
-    End,
-    Flow,
-    Transfer,
-)
+from twinbus.amqp.performatives import RECEIVER, SENDER, Attach, Detach, End, Flow
+from twinbus.amqp.transfers import Disposition, Transfer
 from twinbus.errors import LocalProtocolError
 from twinbus.limits import EGRESS_CREDIT_MAX, INGRESS_CREDIT, UNSETTLED_COUNT_MAX
 
@@ -447,7 +439,7 @@ def test_settlements_are_sent_in_ranges() -> None:
     link.settle([0, 1, 2, 5, 7, 99], ACCEPTED)
     ranges = [(p.first, p.last) for p in sent(shell.connection) if isinstance(p, Disposition)]
     assert ranges == [(0, 2), (5, 5), (7, 7)]
-    assert list(link.session.unsettled) == [3, 4, 6]
+    assert list(link.deliveries.unsettled) == [3, 4, 6]
     assert link.unsettled_count == 3
     link.settle([0, 1, 2], ACCEPTED)
     assert shell.connection.data_to_send() == []
@@ -461,7 +453,7 @@ def test_detach_forgets_only_its_own_deliveries() -> None:
     one.send(bytes(16), b"", b"", False, None)
     two.send(bytes(16), b"", b"", False, None)
     shell.feed(frame(1, Detach(1, True)))
-    assert list(two.session.unsettled) == [1]
+    assert list(two.deliveries.unsettled) == [1]
     assert (one.unsettled_count, two.unsettled_count) == (0, 1)
 
 
@@ -507,7 +499,7 @@ def test_message_there_and_back(chunk: int) -> None:
     final = pair.client.events[-1]
     assert isinstance(final, IncomingSettled)
     assert isinstance(final.state, Accepted)
-    assert egress.session.unsettled == {}
+    assert egress.deliveries.unsettled == {}
 
 
 def test_client_drains_its_receiver() -> None:
@@ -545,7 +537,7 @@ def test_client_sees_a_refusal_as_a_detach() -> None:
     assert refused.error is not None
     assert refused.error.condition == "amqp:not-found"
     assert not any(isinstance(e, LinkAttached) for e in pair.client.events)
-    assert pair.server.connection.sessions[0].links == {}
+    assert pair.server.connection.channels.sessions[0].links == {}
 
 
 def test_attach_of_the_same_name_twice_makes_two_links() -> None:

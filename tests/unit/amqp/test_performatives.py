@@ -13,50 +13,57 @@ from azure.servicebus._pyamqp.endpoints import Target as SdkTarget
 from azure.servicebus._pyamqp.outcomes import Accepted as SdkAccepted
 from azure.servicebus._pyamqp.outcomes import Modified as SdkModified
 
-from twinbus.amqp.codec import decode_whole, encode_value
-from twinbus.amqp.frames import FrameBuffer
-from twinbus.amqp.performatives import (
+from twinbus.amqp.composites import (
     ACCEPTED,
-    RECEIVER,
     REJECTED,
     RELEASED,
-    SENDER,
     Accepted,
     AmqpError,
-    Attach,
-    Begin,
-    Close,
     Composite,
     Coordinator,
     Declare,
     Declared,
-    Detach,
     Discharge,
-    Disposition,
-    End,
-    Flow,
     Modified,
-    Open,
     Performative,
     Received,
     Rejected,
     Released,
+    Source,
+    Target,
+    TransactionalState,
+    modified,
+    read_transaction_request,
+    rejected,
+)
+from twinbus.amqp.decoding import decode_whole
+from twinbus.amqp.encoding import encode_value
+from twinbus.amqp.frames import FrameBuffer
+from twinbus.amqp.performatives import (
+    RECEIVER,
+    SENDER,
+    Attach,
+    Begin,
+    Close,
+    Detach,
+    End,
+    Flow,
+    Open,
+    decode_performative,
+)
+from twinbus.amqp.sasl_performatives import (
     SaslChallenge,
     SaslInit,
     SaslMechanisms,
     SaslOutcome,
     SaslResponse,
-    Source,
-    Target,
-    TransactionalState,
+)
+from twinbus.amqp.transfers import (
+    Disposition,
     Transfer,
-    decode_performative,
     encode_continuation_frame,
     encode_disposition_frame,
     encode_transfer_start,
-    modified,
-    read_transaction_request,
-    rejected,
 )
 from twinbus.amqp.types import Array, Described, Int, Symbol, UInt, ULong
 from twinbus.errors import RemoteProtocolError

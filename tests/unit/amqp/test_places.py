@@ -13,23 +13,14 @@ from tests.unit.amqp.wiring import (
     sent,
 )
 from twinbus.amqp.composites import AmqpError, Source, Target
-from twinbus.amqp.connection import SERVER, Connection, ConnectionSettings
+from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import ConnectionClosed, LinkAttached, SessionBegun, SessionEnded
 from twinbus.amqp.frames import AMQP_HEADER
-from twinbus.amqp.performatives import (
-    RECEIVER,
-    SENDER,
-    Attach,
-    Begin,
-    Detach,
-    Disposition,
-    End,
-    Flow,
-    Open,
-)
+from twinbus.amqp.performatives import RECEIVER, SENDER, Attach, Begin, Detach, End, Flow, Open
 from twinbus.amqp.places import Places, ServerPlaces
-from twinbus.amqp.states import ENDED, MAPPED
-from twinbus.amqp.transfers import Transfer
+from twinbus.amqp.settings import ConnectionSettings
+from twinbus.amqp.states import ENDED, MAPPED, SERVER
+from twinbus.amqp.transfers import Disposition, Transfer
 from twinbus.limits import (
     ATTACH_SIZE_BYTES_MAX,
     CHANNELS_MAX,
@@ -92,7 +83,7 @@ def test_link_and_session_closed_in_one_breath_and_the_channel_used_again() -> N
     shell = opened(ServerPlaces())
     again = begin_frame(7) + attach_frame(RECEIVER, 0, "link", 7)
     shell.feed(again)
-    link = shell.connection.sessions[7].links[0]
+    link = shell.connection.channels.sessions[7].links[0]
     link.lingers = True  # as the server has it: its detach comes later, or never
     shell.connection.data_to_send()
     shell.feed(frame(7, Detach(0, True)) + frame(7, End()) + again)
@@ -110,7 +101,7 @@ def test_a_session_that_the_peer_has_ended_is_kept_nowhere() -> None:
         shell.feed(frame(channel, End()))
         # pyamqp detaches after end
         assert shell.feed(frame(channel, Detach(0, True))) == []
-    assert shell.connection.sessions == {}
+    assert shell.connection.channels.sessions == {}
     assert shell.connection.places.taken == 0
     assert not shell.connection.finished
 
@@ -118,10 +109,10 @@ def test_a_session_that_the_peer_has_ended_is_kept_nowhere() -> None:
 def test_our_answers_stay_within_the_channels_of_the_peer() -> None:
     shell = opened(ServerPlaces(), peer_channel_max=1)
     shell.feed(begin_frame(9) + begin_frame(0))
-    first, second = (shell.connection.sessions[number].channel for number in (9, 0))
+    first, second = (shell.connection.channels.sessions[number].channel for number in (9, 0))
     assert {first, second} == {0, 1}
     shell.feed(frame(9, End()) + begin_frame(4))
-    assert shell.connection.sessions[4].channel == first
+    assert shell.connection.channels.sessions[4].channel == first
     shell.feed(begin_frame(5))
     assert closed_with(shell) == "amqp:connection:framing-error"
 
@@ -145,9 +136,9 @@ def test_a_session_beyond_what_the_server_has_is_ended() -> None:
     disposition = frame(100, Disposition(RECEIVER, 0, 5, True))
     attach = attach_frame(SENDER, 0, "l", 100)
     assert shell.feed(attach + flow + transfer + disposition) == []
-    assert shell.connection.peer_session_state(100) == MAPPED
+    assert shell.connection.channels.peer_state(100) == MAPPED
     assert shell.feed(frame(100, End())) == []
-    assert shell.connection.peer_session_state(100) == ENDED
+    assert shell.connection.channels.peer_state(100) == ENDED
     assert sent(shell.connection) == []
     server.taken = PLACES_FREE
     assert isinstance(shell.feed(begin_frame(100))[0], SessionBegun)
@@ -169,7 +160,7 @@ def test_strangers_share_few_places_and_each_has_some_of_its_own() -> None:
     greedy = [opened(server, is_known=False) for _ in range(3)]
     for shell in greedy:
         shell.feed(b"".join(begin_frame(channel) for channel in range(CHANNELS_MAX)))
-    kept = [len(shell.connection.sessions) for shell in greedy]
+    kept = [len(shell.connection.channels.sessions) for shell in greedy]
     assert kept == [CHANNELS_MAX, CHANNELS_MAX, PLACES_FREE]
     assert server.strangers == STRANGER_PLACES_MAX + PLACES_FREE
     # Others come in all the same, and whoever has shown a token is no stranger.
@@ -178,7 +169,7 @@ def test_strangers_share_few_places_and_each_has_some_of_its_own() -> None:
     assert isinstance(shell.events[-1], LinkAttached)
     shell.connection.places.know()
     shell.feed(b"".join(begin_frame(channel) for channel in range(1, 100)))
-    assert len(shell.connection.sessions) == 100
+    assert len(shell.connection.channels.sessions) == 100
     assert server.taken == 101
     for each in (*greedy, shell):
         each.connection.places.close()
@@ -238,7 +229,7 @@ def test_links_give_their_places_back() -> None:
         shell.feed(attach_frame(RECEIVER, handle, f"b{handle}", 1))
     assert (server.taken, shell.connection.places.link_count) == (12, 10)
     shell.feed(frame(0, Detach(2, True)))
-    shell.connection.sessions[0].links[3].detach()
+    shell.connection.channels.sessions[0].links[3].detach()
     assert server.taken == 11  # the one that the peer has yet to detach counts
     shell.feed(frame(0, Detach(3, True)))
     assert server.taken == 10

@@ -13,12 +13,13 @@ from tests.unit.amqp.wiring import (
     sasl_flight,
     sasl_frame,
 )
-from twinbus.amqp.connection import SERVER, Connection, ConnectionSettings
+from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import ConnectionClosed, ConnectionOpened, SaslInitReceived
 from twinbus.amqp.frames import AMQP_HEADER, EMPTY_FRAME, SASL_FRAME, SASL_HEADER, encode_frame
-from twinbus.amqp.performatives import SaslInit, SaslMechanisms, SaslOutcome
 from twinbus.amqp.sasl import join_plain, split_plain
-from twinbus.amqp.states import CLOSED
+from twinbus.amqp.sasl_performatives import SaslInit, SaslMechanisms, SaslOutcome
+from twinbus.amqp.settings import ConnectionSettings
+from twinbus.amqp.states import CLOSED, SERVER
 from twinbus.limits import PRE_OPEN_FRAME_SIZE_BYTES_MAX
 
 

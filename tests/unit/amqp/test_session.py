@@ -21,7 +21,6 @@ from twinbus.amqp.events import (
     DeliveryReceived,
     DeliveryTooLarge,
     DispositionReceived,
-    Event,
     IncomingSettled,
     LinkAttached,
     LinkDetached,
@@ -29,18 +28,9 @@ from twinbus.amqp.events import (
 )
 from twinbus.amqp.frames import FrameBuffer
 from twinbus.amqp.link import EgressLink
-from twinbus.amqp.performatives import (
-    RECEIVER,
-    SENDER,
-    Attach,
-    Begin,
-    Detach,
-    Disposition,
-    End,
-    Flow,
-    Transfer,
-)
-from twinbus.amqp.wire import serial_distance
+from twinbus.amqp.performatives import RECEIVER, SENDER, Attach, Begin, Detach, End, Flow
+from twinbus.amqp.transfers import Disposition, Transfer
+from twinbus.amqp.wire import Event, serial_distance
 from twinbus.errors import LocalProtocolError
 from twinbus.limits import (
     HANDLES_MAX,
@@ -266,7 +256,7 @@ def test_large_message_is_split_at_the_peers_frame_size() -> None:
     assert [t.delivery_id for t, _ in frames] == [0] + [-1] * (len(frames) - 1)
     assert max(len(part) for _, part in frames) <= 512
     assert link.session.next_outgoing_id == len(frames)
-    assert link.session.next_delivery_id == 1
+    assert link.deliveries.next_id == 1
 
 
 def test_no_piece_is_empty() -> None:
@@ -403,7 +393,7 @@ def test_delivery_ids_wrap_around() -> None:
     shell = opened_server()
     link = attached_egress(shell)
     shell.feed(credit_frame(link, 10))
-    link.session.next_delivery_id = UINT_MAX - 1
+    link.deliveries.next_id = UINT_MAX - 1
     ids = [link.send(bytes(16), b"", b"", False, n) for n in range(4)]
     assert ids == [UINT_MAX - 1, UINT_MAX, 0, 1]
     shell.connection.data_to_send()
@@ -414,7 +404,7 @@ def test_delivery_ids_wrap_around() -> None:
     (settled,) = sent(shell.connection)
     assert isinstance(settled, Disposition)
     assert (settled.first, settled.last) == (UINT_MAX - 1, 1)
-    assert link.session.unsettled == {}
+    assert link.deliveries.unsettled == {}
 
 
 def test_senders_disposition_is_handed_on_as_it_came() -> None:
@@ -446,7 +436,7 @@ def test_links_of_a_session_are_bounded() -> None:
 
 def test_numbers_of_handles_may_be_high_but_not_above_the_offer() -> None:
     shell = opened_server()
-    session = shell.connection.sessions[1]
+    session = shell.connection.channels.sessions[1]
     shell.feed(attach_frame(SENDER, session.handle_max))
     assert session.links[session.handle_max].handle == 0
     events = shell.feed(attach_frame(SENDER, session.handle_max + 1))

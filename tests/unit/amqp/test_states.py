@@ -18,26 +18,17 @@ from tests.unit.amqp.wiring import (
     sasl_frame,
     sent,
 )
-from twinbus.amqp.composites import Accepted
+from twinbus.amqp.composites import Accepted, Performative
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import ConnectionClosed, LinkDetached, SessionEnded
 from twinbus.amqp.frames import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER
-from twinbus.amqp.performatives import (
-    RECEIVER,
-    SENDER,
-    Close,
-    Detach,
-    Disposition,
-    End,
-    Flow,
-    Open,
-    Performative,
+from twinbus.amqp.performatives import RECEIVER, SENDER, Close, Detach, End, Flow, Open
+from twinbus.amqp.sasl_performatives import (
     SaslChallenge,
     SaslInit,
     SaslMechanisms,
     SaslOutcome,
     SaslResponse,
-    Transfer,
 )
 from twinbus.amqp.states import (
     ATTACH,
@@ -83,6 +74,7 @@ from twinbus.amqp.states import (
     advance,
     refusal,
 )
+from twinbus.amqp.transfers import Disposition, Transfer
 
 TABLES: list[Table] = [CONNECTION, SESSION, LINK_SENDER, LINK_RECEIVER, SASL_CLIENT, SASL_SERVER]
 
@@ -186,7 +178,7 @@ def test_session_follows_its_table(state: int, received: int) -> None:
         assert closed_with(events) == REFUSALS[state]
         return
     assert not shell.connection.finished
-    assert shell.connection.peer_session_state(1) == following
+    assert shell.connection.channels.peer_state(1) == following
     if state == ENDED and received != BEGIN:
         assert events == []
         assert shell.connection.data_to_send() == []
@@ -195,7 +187,7 @@ def test_session_follows_its_table(state: int, received: int) -> None:
 @pytest.mark.parametrize("received", SESSION_FRAMES)
 def test_what_comes_after_our_end_is_dropped_until_the_peer_ends(received: int) -> None:
     shell = session_in(MAPPED)
-    shell.connection.sessions[1].end()
+    shell.connection.channels.sessions[1].end()
     shell.connection.data_to_send()
     events = shell.feed(FRAMES[received])
     if received == BEGIN:
@@ -204,7 +196,7 @@ def test_what_comes_after_our_end_is_dropped_until_the_peer_ends(received: int) 
     assert events == []
     assert shell.connection.data_to_send() == []
     expected = ENDED if received == END else MAPPED
-    assert shell.connection.peer_session_state(1) == expected
+    assert shell.connection.channels.peer_state(1) == expected
 
 
 LINK_FRAMES = [ATTACH, FLOW, TRANSFER, DETACH]
@@ -220,7 +212,7 @@ def test_link_follows_its_table(peer_sends: bool, state: int, received: int) -> 
     if state == ATTACHED:
         shell.feed(attach_frame(role, 1))
         shell.connection.data_to_send()
-    session = shell.connection.sessions[1]
+    session = shell.connection.channels.sessions[1]
     link = session.links.get(1)
     events = shell.feed(attach_frame(role, 1) if received == ATTACH else FRAMES[received])
     following = advance(table, state, received)
@@ -255,7 +247,7 @@ def test_what_comes_after_our_detach_is_dropped_until_the_peer_detaches(received
         return
     assert events == []
     assert shell.connection.data_to_send() == []
-    assert (1 in shell.connection.sessions[1].links) == (received != DETACH)
+    assert (1 in shell.connection.channels.sessions[1].links) == (received != DETACH)
 
 
 @pytest.mark.parametrize("received", FRAMES)

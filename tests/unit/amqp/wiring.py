@@ -1,14 +1,13 @@
 """Connections wired together in memory, and bytes made by hand, for the tests of this room."""
 
-from twinbus.amqp.composites import AmqpError, DeliveryState, Source, Target
-from twinbus.amqp.connection import CLIENT, SERVER, Connection, ConnectionSettings
+from twinbus.amqp.composites import AmqpError, DeliveryState, Performative, Source, Target
+from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import (
     ConnectionClosed,
     CreditChanged,
     DeliveryReceived,
     DeliveryTooLarge,
     DispositionReceived,
-    Event,
     IncomingSettled,
     LinkAttached,
     LinkDetached,
@@ -25,17 +24,12 @@ from twinbus.amqp.frames import (
     encode_frame,
 )
 from twinbus.amqp.link import EgressLink, IngressLink
-from twinbus.amqp.performatives import (
-    RECEIVER,
-    SENDER,
-    Attach,
-    Begin,
-    Open,
-    Performative,
-    SaslInit,
-    decode_performative,
-)
+from twinbus.amqp.performatives import RECEIVER, SENDER, Attach, Begin, Open, decode_performative
+from twinbus.amqp.sasl_performatives import SaslInit
 from twinbus.amqp.session import AmqpSession
+from twinbus.amqp.settings import ConnectionSettings
+from twinbus.amqp.states import CLIENT, SERVER
+from twinbus.amqp.wire import Event
 
 MECHANISMS = ("ANONYMOUS", "PLAIN", "EXTERNAL", "MSSBCBS")
 FRAME_SIZE_HUGE = 16_777_216
@@ -173,7 +167,7 @@ def attached_ingress(shell: Shell, handle: int = 1) -> IngressLink:
     """The peer attaches as sender; nothing left to send."""
     shell.feed(attach_frame(SENDER, handle, f"in-{handle}"))
     shell.connection.data_to_send()
-    link = shell.connection.sessions[1].links[handle]
+    link = shell.connection.channels.sessions[1].links[handle]
     assert isinstance(link, IngressLink)
     return link
 
@@ -182,7 +176,7 @@ def attached_egress(shell: Shell, handle: int = 2) -> EgressLink:
     """The peer attaches as receiver; nothing left to send."""
     shell.feed(attach_frame(RECEIVER, handle, f"out-{handle}"))
     shell.connection.data_to_send()
-    link = shell.connection.sessions[1].links[handle]
+    link = shell.connection.channels.sessions[1].links[handle]
     assert isinstance(link, EgressLink)
     return link
 

@@ -8,7 +8,7 @@ from twinbus.entities.commands import RECEIVE_AND_DELETE, Command, Send
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import Message, NewMessage
 from twinbus.entities.queue import Queue
-from twinbus.entities.rules import RuleDescription
+from twinbus.entities.rule_descriptions import RuleDescription
 from twinbus.gateway.directory.directory import Entity
 from twinbus.testing.disk import CrashMode
 

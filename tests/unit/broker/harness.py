@@ -27,7 +27,7 @@ from twinbus.entities.facts import MAIN
 from twinbus.entities.message import Message, NewMessage
 from twinbus.entities.partitions import split_partition
 from twinbus.entities.queue import Queue
-from twinbus.entities.rules import RuleDescription, default_rule
+from twinbus.entities.rule_descriptions import RuleDescription, default_rule
 from twinbus.entities.topic import Topic
 from twinbus.errors import ServiceError
 from twinbus.gateway.gateway import Gateway
@@ -35,7 +35,8 @@ from twinbus.gateway.namespaces.entity_changes import Maker, NoCatalog
 from twinbus.links.replies import dispatch_replies
 from twinbus.links.store_link import ReceiverDescription
 from twinbus.message.filter_fields import StoredMessageCodec
-from twinbus.storage.store import Commit, Store
+from twinbus.storage.log import Commit
+from twinbus.storage.store import Store
 from twinbus.testing.clock import SimClock
 from twinbus.testing.disk import SimDisk
 

@@ -1,6 +1,6 @@
 """Messages in their stored form, made for filters to look at."""
 
-from twinbus.amqp.codec import encode_list, encode_string, encode_value
+from twinbus.amqp.encoding import encode_list, encode_string, encode_value
 from twinbus.entities.message import NEVER_MS, NewMessage
 from twinbus.message.sections import APPLICATION_PROPERTIES, encode_map_section
 from twinbus.message.stored import encode_stored

@@ -5,21 +5,9 @@ import pytest
 from tests.unit.broker.actions import answer, arrived, found, restarted, send
 from tests.unit.broker.harness import BrokerHarness
 from tests.unit.broker.stored_messages import content, new
-from twinbus.amqp.codec import encode_value
+from twinbus.amqp.encoding import encode_value
 from twinbus.broker.bulk import SLICE_BODIES_MAX, SLICE_COUNT_MAX
-from twinbus.entities.commands import (
-    ABANDON,
-    DEAD_LETTER,
-    DEFER,
-    Browse,
-    DeleteMessages,
-    Resubmit,
-    Selected,
-    Selection,
-    SelectionCommand,
-    Settle,
-    Undefer,
-)
+from twinbus.entities.commands import ABANDON, DEAD_LETTER, DEFER, Settle
 from twinbus.entities.descriptions import (
     DISABLED,
     SEND_DISABLED,
@@ -30,6 +18,15 @@ from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTERS
 from twinbus.entities.facts import MAIN, TRANSFER_DEAD_LETTER
 from twinbus.entities.message import ACTIVE, DEFERRED, SCHEDULED, NewMessage, Overlay
 from twinbus.entities.queue import Queue
+from twinbus.entities.selections import (
+    Browse,
+    DeleteMessages,
+    Resubmit,
+    Selected,
+    Selection,
+    SelectionCommand,
+    Undefer,
+)
 from twinbus.errors import (
     ArgumentInvalid,
     EntityDisabled,

@@ -10,7 +10,7 @@ from twinbus.entities.commands import Command, Reply, Send
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.message import Mark, NewMessage
 from twinbus.errors import DiskFull, LogPoisoned, ServiceError
-from twinbus.testing import SimDisk
+from twinbus.testing.disk import SimDisk
 
 HOUR_MS = 3_600_000
 

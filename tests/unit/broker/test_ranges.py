@@ -7,26 +7,22 @@ from tests.unit.broker.harness import BrokerHarness
 from tests.unit.broker.stored_messages import new, stored
 from tests.unit.broker.test_bulk import asked, bodies, chosen, settle
 from twinbus.broker.bulk import SLICE_COUNT_MAX
-from twinbus.entities.commands import (
-    DEAD_LETTER,
-    DEFER,
-    NUMBERS_END,
-    Browse,
-    DeleteMessages,
-    ListNumbers,
-    ListPartitions,
-    PartitionState,
-    Peek,
-    Selected,
-    SettleRanges,
-    Undefer,
-)
+from twinbus.entities.commands import DEAD_LETTER, DEFER, ListPartitions, PartitionState, Peek
 from twinbus.entities.descriptions import DISABLED, QueueDescription
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTERS
 from twinbus.entities.facts import MAIN, TRANSFER_DEAD_LETTER
 from twinbus.entities.message import ACTIVE, DEFERRED, SCHEDULED, NewMessage, Overlay
 from twinbus.entities.partitions import partition_name
 from twinbus.entities.queue import Queue
+from twinbus.entities.selections import (
+    NUMBERS_END,
+    Browse,
+    DeleteMessages,
+    ListNumbers,
+    Selected,
+    SettleRanges,
+    Undefer,
+)
 from twinbus.errors import EntityDisabled, InvalidOperation
 from twinbus.limits import BROWSE_BYTES_MAX, RUNS_MAX
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from tests.unit.broker.harness import BrokerHarness, SimSink
-from twinbus.amqp.codec import encode_value
+from twinbus.amqp.encoding import encode_value
 from twinbus.broker.transactions import Transactions
 from twinbus.entities.commands import (
     ABANDON,

@@ -19,7 +19,8 @@ from twinbus.cli.arguments import CONNECTION_STRING, duration
 from twinbus.cli.main import main, parser
 from twinbus.client.connection_string import ConnectionString
 from twinbus.config import record_stores
-from twinbus.testing.server import ServerFailed, ServerProcess
+from twinbus.launch import ServerFailed
+from twinbus.testing.server import ServerProcess
 
 DOCS = Path(__file__).parents[3] / "docs"
 KEY = "a key that must never be shown"

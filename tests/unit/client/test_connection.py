@@ -16,20 +16,23 @@ from twinbus.amqp.composites import (
     modified,
     rejected,
 )
-from twinbus.amqp.connection import SERVER, Connection, ConnectionSettings
+from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import (
     ConnectionClosed,
     CreditChanged,
     DeliveryReceived,
     DispositionReceived,
-    Event,
     LinkAttached,
     SaslInitReceived,
 )
 from twinbus.amqp.link import EgressLink, IngressLink
-from twinbus.client.connection import BusConnection, ConnectionLost
+from twinbus.amqp.settings import ConnectionSettings
+from twinbus.amqp.states import SERVER
+from twinbus.amqp.wire import Event
+from twinbus.client.connection import BusConnection
+from twinbus.client.links import ConnectionLost
 from twinbus.errors import EntityNotFound, MessageLockLost, QuotaExceeded
-from twinbus.message.scan import data_section, decode_message, encode_message
+from twinbus.message.plain import data_section, decode_message, encode_message
 
 pytestmark = pytest.mark.asyncio
 

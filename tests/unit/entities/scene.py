@@ -24,8 +24,9 @@ from twinbus.entities.facts import (
 )
 from twinbus.entities.kinds import make_queue
 from twinbus.entities.message import NEVER_MS, Message, NewMessage, Overlay
-from twinbus.entities.queue import Grants, Queue
+from twinbus.entities.queue import Queue
 from twinbus.entities.sessions import SessionLock, SessionQueue
+from twinbus.entities.state import Grants
 
 UTC_MS = 1_800_000_000_000
 MONO_MS = 50_000

@@ -14,7 +14,7 @@ from twinbus.entities.descriptions import SEND_DISABLED, QueueDescription, Topic
 from twinbus.entities.facts import DEAD_LETTER, MAIN, Carried, Fact, Stored, Together
 from twinbus.entities.facts import TRANSFER_DEAD_LETTER as TRANSFER_QUEUE
 from twinbus.entities.message import NewMessage, Overlay
-from twinbus.entities.queue import Grants
+from twinbus.entities.state import Grants
 from twinbus.entities.topic import Topic
 from twinbus.errors import EntityDisabled, InvalidOperation, QuotaExceeded
 from twinbus.limits import CARRIED_NUMBERS_MAX, CARRIERS_MAX

@@ -16,7 +16,8 @@ from twinbus.entities.duplicates import (
 )
 from twinbus.entities.facts import MAIN, Fact, IdsSeen, Stored, Together
 from twinbus.entities.message import NewMessage
-from twinbus.entities.queue import Grants, Queue
+from twinbus.entities.queue import Queue
+from twinbus.entities.state import Grants
 from twinbus.errors import EntityDisabled, QuotaExceeded
 
 WINDOW_MS = 20_000

@@ -7,16 +7,15 @@ from uuid import UUID
 
 import pytest
 
+from twinbus.entities.fields import Changes, Fields
 from twinbus.entities.filters import (
-    Changes,
     CorrelationFilter,
     FalseFilter,
-    Fields,
-    FilterError,
     TrueFilter,
     parse_action,
     parse_filter,
 )
+from twinbus.entities.sql.values import FilterError
 from twinbus.errors import ArgumentInvalid
 
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)

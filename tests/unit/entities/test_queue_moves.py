@@ -14,8 +14,8 @@ from twinbus.entities.facts import MAIN
 from twinbus.entities.facts import TRANSFER_DEAD_LETTER as TRANSFER
 from twinbus.entities.kinds import make_queue
 from twinbus.entities.message import NewMessage, Overlay
-from twinbus.entities.queue import Grants
 from twinbus.entities.sessions import SessionQueue
+from twinbus.entities.state import Grants
 from twinbus.errors import (
     EntityDisabled,
     InvalidOperation,

@@ -41,7 +41,8 @@ from twinbus.entities.facts import (
     Unlocked,
 )
 from twinbus.entities.message import ACTIVE, GONE, Message, NewMessage, Overlay
-from twinbus.entities.queue import Grants, Queue
+from twinbus.entities.queue import Queue
+from twinbus.entities.state import Grants
 from twinbus.errors import NotSupported
 
 DESCRIPTION = QueueDescription(

@@ -7,20 +7,19 @@ from uuid import UUID
 
 import pytest
 
-from twinbus.entities.filters import Fields
-from twinbus.entities.rules import (
+from twinbus.entities.fields import Fields
+from twinbus.entities.rule_descriptions import (
     CORRELATION,
     FALSE,
     SQL,
     TRUE,
     ActionDescription,
     FilterDescription,
-    Rule,
     RuleDescription,
-    RuleIndex,
     default_rule,
     validate_rule_name,
 )
+from twinbus.entities.rules import Rule, RuleIndex
 from twinbus.errors import ArgumentInvalid, ArgumentOutOfRange, QuotaExceeded, ServiceError
 from twinbus.limits import CORRELATION_FILTERS_MAX, SQL_FILTERS_MAX
 

@@ -427,7 +427,7 @@ def test_nothing_is_left_of_sessions_that_came_and_went(scene: SessionScene) -> 
     assert part.sessions == {}
     assert part.stirred == {}
     assert len(part._available) < 200
-    assert len(part._ends) < 200
+    assert len(part.lock_ends._ends) < 200
     assert len(part._unpublished) == 0
 
 
@@ -445,7 +445,7 @@ def test_many_renewals_leave_one_timer(scene: SessionScene) -> None:
     for _ in range(500):
         scene.advance(1)
         scene.sessions.renew_session("a", lock.grant, scene.now)
-    assert len(scene.sessions._sessions._ends) == 1
+    assert len(scene.sessions._sessions.lock_ends._ends) == 1
 
 
 def test_a_shorter_lock_duration_ends_new_locks_in_time(scene: SessionScene) -> None:

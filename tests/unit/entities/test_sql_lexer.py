@@ -2,7 +2,7 @@
 
 import pytest
 
-from twinbus.entities.sql_lexer import (
+from twinbus.entities.sql.lexer import (
     END,
     KEYWORD,
     NAME,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from twinbus.entities.sql_like import Pattern
-from twinbus.entities.sql_values import FilterError
+from twinbus.entities.sql.like import Pattern
+from twinbus.entities.sql.values import FilterError
 
 
 @pytest.mark.parametrize(

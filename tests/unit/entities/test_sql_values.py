@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from twinbus.entities.sql_values import (
+from twinbus.entities.sql.values import (
     ADD,
     DIVIDE,
     EQUAL,

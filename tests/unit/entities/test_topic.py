@@ -10,8 +10,10 @@ from twinbus.entities.descriptions import SubscriptionDescription, TopicDescript
 from twinbus.entities.facts import MAIN, Fact, FannedOut, LastNumber, Removed, Stored, Together
 from twinbus.entities.fields import Changes, Fields
 from twinbus.entities.message import NewMessage
-from twinbus.entities.queue import Grants, Queue
-from twinbus.entities.rules import Rule, RuleDescription
+from twinbus.entities.queue import Queue
+from twinbus.entities.rule_descriptions import RuleDescription
+from twinbus.entities.rules import Rule
+from twinbus.entities.state import Grants
 from twinbus.entities.topic import Topic
 from twinbus.errors import QuotaExceeded
 from twinbus.message.filter_fields import StoredMessageCodec

@@ -25,7 +25,7 @@ from twinbus.entities.fields import Changes, Fields
 from twinbus.entities.message import Message, NewMessage
 from twinbus.entities.partitions import PARTITION_COUNT, partition_name
 from twinbus.entities.queue import Queue
-from twinbus.entities.rules import default_rule
+from twinbus.entities.rule_descriptions import default_rule
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import ServiceError, Unavailable
 from twinbus.gateway.directory.directory import Directory, Entity, Part

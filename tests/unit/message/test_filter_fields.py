@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from twinbus.amqp.codec import encode_compound, encode_string, encode_symbol, encode_value
+from twinbus.amqp.encoding import encode_compound, encode_string, encode_symbol, encode_value
 from twinbus.amqp.types import (
     Char,
     Decimal32,
@@ -24,15 +24,15 @@ from twinbus.amqp.types import (
 from twinbus.entities.fields import Changes, MessageCodec
 from twinbus.errors import RemoteProtocolError
 from twinbus.message.filter_fields import StoredMessageCodec, read_fields, read_keys, rewrite
-from twinbus.message.scan import (
+from twinbus.message.plain import (
     Properties,
     data_section,
     decode_message,
-    encode_delivered,
     encode_message,
-    scan,
     value_section,
 )
+from twinbus.message.scan import scan
+from twinbus.message.stored import encode_delivered
 
 ID = UUID(int=0x1234)
 NOON_MS = 1_793_534_400_000

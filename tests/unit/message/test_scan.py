@@ -14,28 +14,25 @@ from azure.servicebus._pyamqp.message import Message as SdkMessage
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from twinbus.amqp.codec import decode_whole, encode_value
+from twinbus.amqp.decoding import decode_whole
+from twinbus.amqp.encoding import encode_value
 from twinbus.amqp.types import Described, Int, Symbol, Timestamp, UByte, UInt, ULong
 from twinbus.errors import RemoteProtocolError
 from twinbus.limits import SECTIONS_MAX
-from twinbus.message.scan import (
+from twinbus.message.plain import (
     BATCH_FORMAT,
-    DATA,
-    SEQUENCE,
-    VALUE,
     Properties,
-    Scanned,
     build_batch,
     data_section,
     decode_message,
-    encode_delivered,
     encode_message,
-    merge_application_properties,
-    scan,
     sequence_section,
     split_batch,
     value_section,
 )
+from twinbus.message.scan import Scanned, scan
+from twinbus.message.sections import DATA, SEQUENCE, VALUE
+from twinbus.message.stored import encode_delivered, merge_application_properties
 
 HEADER, DELIVERY_ANNOTATIONS, ANNOTATIONS, PROPERTIES = 0x70, 0x71, 0x72, 0x73
 APPLICATION_PROPERTIES, FOOTER = 0x74, 0x78

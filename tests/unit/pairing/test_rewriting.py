@@ -12,7 +12,8 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 
 from twinbus.pairing.errors import PairingError, UnrestorableMessageError
-from twinbus.pairing.rewriting import DAMAGED, EXPIRED, NO_PATH, RESERVED, restore, rewrite
+from twinbus.pairing.rewriting import restore, rewrite
+from twinbus.pairing.rules import DAMAGED, EXPIRED, NO_PATH, RESERVED
 from twinbus.pairing.value_types import TypesError, recover, time_of, types_of
 
 NOW = dt.datetime(2026, 11, 15, 12, tzinfo=dt.UTC)

@@ -28,7 +28,8 @@ from twinbus.pairing.errors import (
 from twinbus.pairing.events import BacklogQueueLost, State
 from twinbus.pairing.options import Policy
 from twinbus.pairing.parcels import collect
-from twinbus.pairing.rewriting import PATH, PRODUCER_KEY, SCHEDULED_TIME, encoded_size
+from twinbus.pairing.rewriting import encoded_size
+from twinbus.pairing.rules import PATH, PRODUCER_KEY, SCHEDULED_TIME
 from twinbus.pairing.sending import SenderState, after, batch_bytes, schedule, send, shortcut
 from twinbus.pairing.steps import (
     Flow,

@@ -22,7 +22,8 @@ from azure.servicebus.exceptions import (
 
 from twinbus.pairing.core import Settings
 from twinbus.pairing.events import SyphonProgress, SyphonResting
-from twinbus.pairing.rewriting import DAMAGED, EXPIRED, NO_PATH, rewrite
+from twinbus.pairing.rewriting import rewrite
+from twinbus.pairing.rules import DAMAGED, EXPIRED, NO_PATH
 from twinbus.pairing.steps import Complete, DeadLetter, Pause, Receive, SendRestored, Step
 from twinbus.pairing.syphon import DESTINATION_NOT_FOUND, REFUSED, TOO_LARGE, Syphon
 

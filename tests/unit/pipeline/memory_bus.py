@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from twinbus.client.connection import ConnectionLost
+from twinbus.client.links import ConnectionLost
 from twinbus.errors import (
     EntityNotFound,
     InvalidOperation,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.amqp.codec import encode_value
+from twinbus.amqp.encoding import encode_value
 from twinbus.amqp.types import Int, Symbol
 from twinbus.client.answers import read_map
 from twinbus.errors import RemoteProtocolError

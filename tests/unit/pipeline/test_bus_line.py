@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinbus.client.blocking import CannotConnect, result_of
-from twinbus.client.connection import ConnectionLost
+from twinbus.client.links import ConnectionLost
 from twinbus.errors import (
     ArgumentInvalid,
     ConfigError,

@@ -24,10 +24,12 @@ from twinbus.message.plain import (
     DecodedMessage,
     Properties,
     data_section,
+    decode_message,
     encode_message,
     value_section,
 )
-from twinbus.message.scan import DATA, decode_message, scan
+from twinbus.message.scan import scan
+from twinbus.message.sections import DATA
 from twinbus.message.stored import encode_delivered
 from twinbus.pipeline.schema import BY_NAME, COLUMNS, arrow_type
 from twinbus.pipeline.sink.encoding import MessageEncoder

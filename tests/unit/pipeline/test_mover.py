@@ -5,7 +5,7 @@ import pytest
 from tests.unit.pipeline.memory_bus import Entity, MemoryBus
 from twinbus.amqp.types import Timestamp
 from twinbus.client.blocking import CannotConnect
-from twinbus.client.connection import ConnectionLost
+from twinbus.client.links import ConnectionLost
 from twinbus.clock import Now
 from twinbus.errors import (
     EntityDisabled,
@@ -14,7 +14,7 @@ from twinbus.errors import (
     TwinbusError,
     Unauthorized,
 )
-from twinbus.message.scan import Properties, data_section, decode_message, encode_message
+from twinbus.message.plain import Properties, data_section, decode_message, encode_message
 from twinbus.pipeline.syphon.mover import Memory, Mover, lines_of, parts_of
 from twinbus.pipeline.syphon.restoring import RestoredBytes
 from twinbus.pipeline.syphon.rests import REST_MS_MAX, Rests

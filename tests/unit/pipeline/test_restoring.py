@@ -4,16 +4,16 @@ import datetime as dt
 
 import pytest
 
-from twinbus.amqp.codec import encode_value
+from twinbus.amqp.encoding import encode_value
 from twinbus.amqp.types import Decimal128, Described, Int, Symbol, Timestamp
-from twinbus.message.scan import (
+from twinbus.message.plain import (
     Properties,
     data_section,
     decode_message,
     encode_message,
-    scan,
     value_section,
 )
+from twinbus.message.scan import scan
 from twinbus.pairing.errors import UnrestorableMessageError
 from twinbus.pairing.rules import DAMAGED, EXPIRED, NO_PATH
 from twinbus.pipeline.syphon.restoring import restore_bytes, sequence_number_of

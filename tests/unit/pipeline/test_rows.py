@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.amqp.codec import encode_value
+from twinbus.amqp.encoding import encode_value
 from twinbus.amqp.types import Decimal32, Described, Float, Int, Symbol, Timestamp, UInt, ULong
-from twinbus.message.scan import (
+from twinbus.message.plain import (
     Properties,
     data_section,
-    encode_delivered,
     encode_message,
-    scan,
     sequence_section,
     value_section,
 )
+from twinbus.message.scan import scan
+from twinbus.message.stored import encode_delivered
 from twinbus.pipeline.schema import AMQP, COLUMNS, arrow_schema
 from twinbus.pipeline.source.rows import POSITION_CHARS_MAX, RowBuilder, position_prefix
 from twinbus.pipeline.source.runs import Runs

@@ -10,8 +10,8 @@ from twinbus.entities.arrivals import Arrivals
 from twinbus.entities.message import Mark, NewMessage
 from twinbus.entities.partitions import NUMBERED_RUN, PARTITION_COUNT, hash_key
 from twinbus.limits import ARRIVAL_RANGES_MAX, PRODUCER_KEY_CHARS_MAX
-from twinbus.message.plain import data_section
-from twinbus.message.scan import decode_message, scan
+from twinbus.message.plain import data_section, decode_message
+from twinbus.message.scan import scan
 from twinbus.pipeline.sink.keys import (
     CHUNK_COUNT_MAX,
     Chunks,

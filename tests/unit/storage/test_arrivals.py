@@ -11,7 +11,7 @@ from twinbus.storage.log import numbered
 from twinbus.storage.records import encode
 from twinbus.storage.snapshot import SLICE_BYTES_MAX
 from twinbus.storage.verify import verify
-from twinbus.testing import SimDisk
+from twinbus.testing.disk import SimDisk
 
 
 def send(scene: Scene, producer: str, *numbers: int) -> list[int]:

@@ -4,7 +4,7 @@ from tests.unit.storage.scene import Scene
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import Message, NewMessage
 from twinbus.storage.bodies import ENTRY_BYTES, BodyCache
-from twinbus.testing import SimDisk
+from twinbus.testing.disk import SimDisk
 
 
 def durable(count: int, length: int = 10) -> list[Message]:

@@ -7,7 +7,7 @@ from twinbus.entities.message import NewMessage
 from twinbus.storage.log import numbered
 from twinbus.storage.snapshot import SLICE_BYTES_MAX
 from twinbus.storage.verify import verify
-from twinbus.testing import SimDisk
+from twinbus.testing.disk import SimDisk
 
 
 def carry(scene: Scene, carrier: str, *numbers: int) -> list[int]:

@@ -16,7 +16,7 @@ from twinbus.storage.catalog import (
 )
 from twinbus.storage.disk import OsDisk
 from twinbus.storage.log import SECTOR_SIZE
-from twinbus.testing import SimDisk
+from twinbus.testing.disk import SimDisk
 
 TEXT = QueueDescription(user_metadata="für später").to_json()
 STORES = [partition % 3 for partition in range(16)]

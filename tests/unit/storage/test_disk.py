@@ -10,7 +10,7 @@ import pytest
 from tests.unit.storage.scene import Scene
 from twinbus.errors import DirectoryInUse
 from twinbus.storage.disk import Disk, OsDisk
-from twinbus.testing import CrashMode, PowerCut, SimDisk
+from twinbus.testing.disk import CrashMode, PowerCut, SimDisk
 
 
 @pytest.fixture(params=["os", "sim"])

@@ -9,20 +9,14 @@ from twinbus.entities.descriptions import (
     TopicDescription,
 )
 from twinbus.entities.facts import EntityCreated, EntityDeleted, Fact, IdsSeen
-from twinbus.entities.rules import (
-    SQL,
-    FilterDescription,
-    Rule,
-    RuleDescription,
-    RuleIndex,
-    default_rule,
-)
+from twinbus.entities.rule_descriptions import SQL, FilterDescription, RuleDescription, default_rule
+from twinbus.entities.rules import Rule, RuleIndex
 from twinbus.entities.sessions import SessionQueue
 from twinbus.entities.topic import Topic
 from twinbus.errors import EntityAlreadyExists, EntityNotFound, LogDamaged
 from twinbus.storage.entity_index import Entities
 from twinbus.storage.store import Store
-from twinbus.testing import SimDisk
+from twinbus.testing.disk import SimDisk
 
 SUBSCRIPTION = "Topic/Subscriptions/All"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from twinbus.storage.faulty import DiskFaults, FaultyDisk
-from twinbus.testing import SimDisk
+from twinbus.testing.disk import SimDisk
 
 SIZE = 4_096
 

@@ -18,7 +18,7 @@ from twinbus.storage.log import (
     segment_name,
 )
 from twinbus.storage.maintenance import PrepareSegment
-from twinbus.testing import CrashMode, SimDisk
+from twinbus.testing.disk import CrashMode, SimDisk
 
 
 def frame_at(offset: int, frame: int, records: bytes = b"x", number: int = 1) -> bytes:

@@ -13,13 +13,13 @@ from twinbus.entities.facts import MAIN
 from twinbus.entities.message import NewMessage
 from twinbus.entities.partitions import PARTITION_COUNT, first_number, partition_name
 from twinbus.entities.queue import Queue
-from twinbus.entities.rules import default_rule
+from twinbus.entities.rule_descriptions import default_rule
 from twinbus.entities.topic import Topic
 from twinbus.errors import EntityAlreadyExists
 from twinbus.message.filter_fields import StoredMessageCodec
 from twinbus.storage.log import segment_name
 from twinbus.storage.store import Store
-from twinbus.testing import SimDisk
+from twinbus.testing.disk import SimDisk
 
 pytestmark = pytest.mark.feature("entity.partitions")
 

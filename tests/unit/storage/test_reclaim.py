@@ -19,7 +19,7 @@ from twinbus.storage.maintenance import (
     Retire,
 )
 from twinbus.storage.snapshot import TEMPORARY_NAME
-from twinbus.testing import CrashMode, SimDisk
+from twinbus.testing.disk import CrashMode, SimDisk
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, *range(4, 9)])  # with 3 not everything fits

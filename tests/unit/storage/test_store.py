@@ -19,7 +19,7 @@ from twinbus.errors import (
 )
 from twinbus.limits import SEGMENT_SIZE_BYTES
 from twinbus.storage.store import Store
-from twinbus.testing import CrashMode, PowerCut, SimDisk
+from twinbus.testing.disk import CrashMode, PowerCut, SimDisk
 
 
 def test_nothing_is_visible_before_its_commit_is_finished() -> None:

@@ -21,7 +21,7 @@ from twinbus.entities.facts import (
 )
 from twinbus.entities.message import NewMessage, Overlay
 from twinbus.entities.queue import Queue
-from twinbus.entities.rules import default_rule
+from twinbus.entities.rule_descriptions import default_rule
 from twinbus.entities.sessions import SessionQueue
 from twinbus.entities.topic import Topic
 from twinbus.errors import StorageError
@@ -31,7 +31,7 @@ from twinbus.storage.records import RECORD_SIZE
 from twinbus.storage.snapshot import SLICE_BYTES_MAX, TEMPORARY_NAME
 from twinbus.storage.store import Store
 from twinbus.storage.verify import verify
-from twinbus.testing import SimDisk
+from twinbus.testing.disk import SimDisk
 
 
 def make_topic(store: Store, subscriptions: int) -> Topic:

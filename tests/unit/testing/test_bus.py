@@ -8,8 +8,8 @@ import pytest
 
 from twinbus.client.admin import RULE
 from twinbus.errors import ConfigError, EntityNotFound, ServiceError
-from twinbus.testing import Bus
-from twinbus.testing.server import ServerFailed
+from twinbus.launch import ServerFailed
+from twinbus.testing.bus import Bus
 
 pytestmark = pytest.mark.feature("dropin.bus")
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from twinbus.client.connection import BusConnection, Receiver, Sender
+from twinbus.client.connection import BusConnection
+from twinbus.client.links import Receiver, Sender
 from twinbus.errors import ConfigError
 
 QUIET_S: Final = 5.0  # without a message, while some must still be there

@@ -22,7 +22,8 @@ from twinbus.cli.connecting import run_connected
 from twinbus.cli.exit_codes import Nonsense
 from twinbus.cli.messages.documents import document_of, line_of
 from twinbus.cli.printing import print_json_line
-from twinbus.client.connection import BusConnection, Received, Receiver
+from twinbus.client.connection import BusConnection
+from twinbus.client.links import Received, Receiver
 from twinbus.errors import OperationTimeout, SessionCannotBeLocked
 
 ASKED_AT_ONCE: Final = 100

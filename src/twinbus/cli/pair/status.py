@@ -21,7 +21,7 @@ from twinbus.client.admin import API_VERSION
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.http import REFUSED, HttpClient, Unreachable
 from twinbus.clock import SystemClock
-from twinbus.pairing.rewriting import PATH
+from twinbus.pairing.rules import PATH
 
 SAMPLE: Final = 100  # messages of a queue that are looked at
 _AT_A_TIME: Final = 10  # queues that are looked at together: the SDK takes its time to connect

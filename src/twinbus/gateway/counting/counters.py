@@ -18,11 +18,10 @@ from twinbus.entities.commands import (
     Command,
     ReceiveDeferred,
     Reply,
-    Selected,
     Send,
     Settle,
-    SettleRanges,
 )
+from twinbus.entities.selections import Selected, SettleRanges
 from twinbus.errors import ServerBusy, ServiceError
 from twinbus.gateway.counting.meter import measure
 

@@ -13,16 +13,10 @@ or know the time.  Two meters of one entity are no harm: what they counted is ad
 
 from typing import Final
 
-from twinbus.entities.commands import (
-    ReceiveDeferred,
-    Reply,
-    Selected,
-    Send,
-    Settle,
-    SettleRanges,
-)
+from twinbus.entities.commands import ReceiveDeferred, Reply, Send, Settle
 from twinbus.entities.facts import DEAD_LETTER, TRANSFER_DEAD_LETTER
 from twinbus.entities.message import NewMessage
+from twinbus.entities.selections import Selected, SettleRanges
 from twinbus.metered import MANAGEMENT, PING, RECEIVE, SEND, UNIT_BYTES, Metered
 
 METERS_MAX: Final = 20_000  # remembered by name; links keep theirs beyond that

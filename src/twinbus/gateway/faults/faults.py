@@ -15,27 +15,29 @@ from typing import Final, NamedTuple, Protocol
 
 from twinbus.clock import Now
 from twinbus.entities.commands import (
-    Browse,
     CancelScheduled,
     Command,
-    DeleteMessages,
     GetSessionState,
-    ListNumbers,
     ListPartitions,
     ListSessions,
     Peek,
     ReceiveDeferred,
     RenewLocks,
     RenewSession,
-    Resubmit,
     Send,
     SetSessionState,
     Settle,
-    SettleRanges,
-    Undefer,
 )
 from twinbus.entities.descriptions import PREFIX_END, SUBSCRIPTIONS
 from twinbus.entities.partitions import PARTITION_COUNT
+from twinbus.entities.selections import (
+    Browse,
+    DeleteMessages,
+    ListNumbers,
+    Resubmit,
+    SettleRanges,
+    Undefer,
+)
 from twinbus.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,

@@ -24,7 +24,7 @@ from twinbus.entities.commands import (
 )
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.partitions import PARTITION_COUNT, partition_name, shown_name
-from twinbus.entities.rules import RuleDescription
+from twinbus.entities.rule_descriptions import RuleDescription
 from twinbus.errors import EntityAlreadyExists, EntityNotFound, ServiceError, Unavailable
 from twinbus.gateway.directory.directory import Entity, Part, plain_id
 from twinbus.gateway.directory.placement import store_of_plain, stores_of_partitions

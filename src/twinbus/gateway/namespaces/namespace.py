@@ -23,8 +23,8 @@ from twinbus.entities.descriptions import (
     validate_subscription_name,
 )
 from twinbus.entities.facts import MAIN
-from twinbus.entities.rules import RuleDescription
-from twinbus.entities.rules import default_rule as default_rule_description
+from twinbus.entities.rule_descriptions import RuleDescription
+from twinbus.entities.rule_descriptions import default_rule as default_rule_description
 from twinbus.errors import (
     ArgumentInvalid,
     EntityAlreadyExists,

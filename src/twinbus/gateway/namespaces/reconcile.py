@@ -20,7 +20,7 @@ from twinbus.entities.commands import (
     ListRules,
     UpdateEntities,
 )
-from twinbus.entities.rules import RuleDescription, default_rule
+from twinbus.entities.rule_descriptions import RuleDescription, default_rule
 from twinbus.errors import Unavailable
 from twinbus.gateway.directory.directory import Directory, Part
 from twinbus.gateway.gateway import Gateway

@@ -6,8 +6,8 @@ know them.
 
 from twinbus.entities.commands import Runtime
 from twinbus.entities.descriptions import SUBSCRIPTIONS, QueueDescription
-from twinbus.entities.queue import QueueCounts
-from twinbus.entities.rules import RuleDescription
+from twinbus.entities.rule_descriptions import RuleDescription
+from twinbus.entities.state import QueueCounts
 from twinbus.gateway.directory.directory import Entity
 
 

@@ -26,14 +26,13 @@ from twinbus.entities.commands import (
     ReceiveDeferred,
     RenewLocks,
     Reply,
-    Selected,
     Settle,
-    Undefer,
 )
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import DEFERRED, SCHEDULED
 from twinbus.entities.partitions import PARTITION_COUNT, hash_key, partition_of
 from twinbus.entities.queue import LOCK_LOST
+from twinbus.entities.selections import Selected, Undefer
 from twinbus.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,

@@ -8,15 +8,9 @@ the answer counts what was done and says from which number on to ask again; who 
 part left to ask for hears the reason.
 """
 
-from twinbus.entities.commands import (
-    Command,
-    ListPartitions,
-    PartitionState,
-    Reply,
-    Selected,
-    SettleRanges,
-)
+from twinbus.entities.commands import Command, ListPartitions, PartitionState, Reply
 from twinbus.entities.partitions import PARTITION_COUNT, first_number
+from twinbus.entities.selections import Selected, SettleRanges
 from twinbus.errors import ServiceError, Unavailable
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.partitions.fan_out import Gather, Routes, first_error, partition_down

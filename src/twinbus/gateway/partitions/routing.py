@@ -18,12 +18,9 @@ from typing import Final
 
 from twinbus.entities.commands import (
     AddRule,
-    Browse,
     CancelScheduled,
     Command,
-    DeleteMessages,
     GetSessionState,
-    ListNumbers,
     ListPartitions,
     ListRules,
     ListSessions,
@@ -33,15 +30,20 @@ from twinbus.entities.commands import (
     RenewLocks,
     RenewSession,
     ReplaceRule,
-    Resubmit,
     Send,
     SessionCommand,
     SetSessionState,
     Settle,
+)
+from twinbus.entities.partitions import hash_key
+from twinbus.entities.selections import (
+    Browse,
+    DeleteMessages,
+    ListNumbers,
+    Resubmit,
     SettleRanges,
     Undefer,
 )
-from twinbus.entities.partitions import hash_key
 from twinbus.errors import NotSupported
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.partitions.by_number import (

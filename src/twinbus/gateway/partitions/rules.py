@@ -22,7 +22,7 @@ from twinbus.entities.commands import (
     Reply,
 )
 from twinbus.entities.partitions import PARTITION_COUNT
-from twinbus.entities.rules import RuleDescription
+from twinbus.entities.rule_descriptions import RuleDescription
 from twinbus.errors import EntityNotFound, ServiceError, Unavailable
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.partitions.fan_out import (

@@ -10,23 +10,19 @@ message, or asks for the numbers that are there, is never led past a partition: 
 would seem to be gone.
 """
 
-from twinbus.entities.commands import (
+from twinbus.entities.commands import Command, Delivered, ListSessions, Peek, Reply
+from twinbus.entities.partitions import PARTITION_COUNT, first_number, hash_key, partition_of
+from twinbus.entities.selections import (
     NUMBERS_END,
     Browse,
-    Command,
     DeleteMessages,
-    Delivered,
     ListNumbers,
-    ListSessions,
-    Peek,
-    Reply,
     Resubmit,
     Selected,
     Selection,
     SelectionCommand,
     Undefer,
 )
-from twinbus.entities.partitions import PARTITION_COUNT, first_number, hash_key, partition_of
 from twinbus.errors import Unavailable
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.partitions.by_number import undefer_numbers

@@ -19,10 +19,7 @@ from typing import Final
 from twinbus.clock import Now
 from twinbus.entities.commands import (
     AddRule,
-    Browse,
     Command,
-    DeleteMessages,
-    ListNumbers,
     ListPartitions,
     ListRules,
     ListSessions,
@@ -30,11 +27,10 @@ from twinbus.entities.commands import (
     ReceiveDeferred,
     RemoveRule,
     ReplaceRule,
-    Resubmit,
     Send,
-    Undefer,
 )
 from twinbus.entities.descriptions import PREFIX_END
+from twinbus.entities.selections import Browse, DeleteMessages, ListNumbers, Resubmit, Undefer
 from twinbus.errors import ServerBusy
 from twinbus.gateway.directory.directory import STORE_SHIFT, Entity, plain_id
 from twinbus.limits import (

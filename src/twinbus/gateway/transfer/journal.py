@@ -49,7 +49,7 @@ from twinbus.entities.commands import (
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.message import NewMessage
 from twinbus.entities.partitions import partition_name
-from twinbus.entities.sessions import check_session_id
+from twinbus.entities.sessioned_queue import check_session_id
 from twinbus.errors import InvalidOperation, QuotaExceeded, ServiceError, Unavailable
 from twinbus.gateway.directory.directory import Directory, Entity, Part
 from twinbus.gateway.transfer.journal_drain import Drain

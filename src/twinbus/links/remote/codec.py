@@ -12,16 +12,13 @@ from typing import Any, Final
 
 from twinbus.entities.commands import (
     AddRule,
-    Browse,
     CancelScheduled,
     Command,
     CreateEntities,
     DeleteEntities,
-    DeleteMessages,
     GetRuntime,
     GetSessionState,
     ListEntities,
-    ListNumbers,
     ListPartitions,
     ListRules,
     ListSessions,
@@ -32,18 +29,23 @@ from twinbus.entities.commands import (
     RenewLocks,
     RenewSession,
     ReplaceRule,
-    Resubmit,
-    Selection,
-    SelectionCommand,
     Send,
     SetSessionState,
     Settle,
-    SettleRanges,
-    Undefer,
     UpdateEntities,
 )
 from twinbus.entities.descriptions import DESCRIPTIONS, QueueDescription
-from twinbus.entities.rules import RuleDescription
+from twinbus.entities.rule_descriptions import RuleDescription
+from twinbus.entities.selections import (
+    Browse,
+    DeleteMessages,
+    ListNumbers,
+    Resubmit,
+    Selection,
+    SelectionCommand,
+    SettleRanges,
+    Undefer,
+)
 from twinbus.links.remote.messages import (
     decode_new_messages,
     decode_overlay,

@@ -6,15 +6,9 @@ class and its text.
 
 from typing import Any, Final
 
-from twinbus.entities.commands import (
-    Delivered,
-    Listed,
-    PartitionState,
-    Reply,
-    Runtime,
-    Selected,
-)
-from twinbus.entities.rules import RuleDescription
+from twinbus.entities.commands import Delivered, Listed, PartitionState, Reply, Runtime
+from twinbus.entities.rule_descriptions import RuleDescription
+from twinbus.entities.selections import Selected
 from twinbus.errors import ServiceError
 from twinbus.links.remote.codec import decode_description, encode_description
 from twinbus.links.remote.messages import decode_message, encode_message

@@ -17,8 +17,9 @@ from twinbus.client.blocking import (
     Work,
     result_of,
 )
-from twinbus.client.connection import BusConnection, ConnectionLost
+from twinbus.client.connection import BusConnection
 from twinbus.client.connection_string import ConnectionString
+from twinbus.client.links import ConnectionLost
 from twinbus.client.requests import ManagementNode, ManagementNodes
 from twinbus.clock import SystemClock
 from twinbus.errors import EntityNotFound, ServiceError, TwinbusError

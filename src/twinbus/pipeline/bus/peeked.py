@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from twinbus.amqp.codec import decode_error, decode_within
+from twinbus.amqp.decoding import decode_error, decode_within
 from twinbus.message.plain import read_properties
 from twinbus.message.sections import MESSAGE_ANNOTATIONS, PROPERTIES, read_section
 

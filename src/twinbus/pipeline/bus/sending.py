@@ -13,7 +13,8 @@ from concurrent.futures import Future
 from typing import Final, Self
 
 from twinbus.client.blocking import CALL_DURATION_S_MAX, result_of
-from twinbus.client.connection import BusConnection, Sender
+from twinbus.client.connection import BusConnection
+from twinbus.client.links import Sender
 from twinbus.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from twinbus.amqp.types import Array, UByte
-from twinbus.client.connection import BusConnection, Received, Receiver
+from twinbus.client.connection import BusConnection
+from twinbus.client.links import Received, Receiver
 from twinbus.client.requests import ManagementNode
 from twinbus.errors import (
     InvalidOperation,

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from twinbus.amqp.codec import encode_symbol, skip_within
+from twinbus.amqp.decoding import skip_within
+from twinbus.amqp.encoding import encode_symbol
 from twinbus.entities.arrivals import PASSING
 from twinbus.message.scan import Scanned, scan
 from twinbus.message.sections import (

@@ -21,8 +21,8 @@ import pyspark
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from twinbus import pipeline
 from twinbus.errors import ConfigError
+from twinbus.pipeline.registering import SPARK_VERSION, register
 from twinbus.pipeline.running.archive import (
     archive_path,
     claim,
@@ -98,7 +98,7 @@ def open_session(
             spark = _start(name, {**settings, "spark.master": master})
         if home is not None and sys.stderr.isatty() and should_make(home):
             atexit.register(make_in_background)
-    pipeline.register(spark)
+    register(spark)
     return spark
 
 
@@ -146,9 +146,9 @@ def is_local(master: str) -> bool:
 
 
 def _check_version(version: str, what: str) -> None:
-    if not version.startswith(f"{pipeline.SPARK_VERSION}."):
+    if not version.startswith(f"{SPARK_VERSION}."):
         raise ConfigError(
-            f"the pipeline needs Spark {pipeline.SPARK_VERSION}, but {what} is {version}; "
+            f"the pipeline needs Spark {SPARK_VERSION}, but {what} is {version}; "
             "pip install 'twinbus[spark]'"
         )
 

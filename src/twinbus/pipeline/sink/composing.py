@@ -20,7 +20,8 @@ Knows nothing of Arrow: `encoding.py` takes the values out of it.
 from struct import Struct
 from typing import Final
 
-from twinbus.amqp.codec import U32, encode_string, encode_symbol, encode_uint, encode_value
+from twinbus.amqp.encoding import encode_string, encode_symbol, encode_uint, encode_value
+from twinbus.amqp.shapes import U32
 from twinbus.errors import ProtocolError
 from twinbus.message.plain import data_head
 from twinbus.message.scan import scan

@@ -17,7 +17,7 @@ chunk stays within one run of 4,096 numbers, which lead to one partition (entiti
 from hashlib import blake2b
 from typing import Final
 
-from twinbus.amqp.codec import encode_string, encode_symbol
+from twinbus.amqp.encoding import encode_string, encode_symbol
 from twinbus.entities.arrivals import PASSING
 from twinbus.entities.partitions import NO_PARTITION, NUMBERED_RUN, hash_key
 from twinbus.limits import PRODUCER_KEY_CHARS_MAX

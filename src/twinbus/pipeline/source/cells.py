@@ -18,7 +18,9 @@ from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import Final
 
-from twinbus.amqp.codec import U32, decode_within, encode_symbol
+from twinbus.amqp.decoding import decode_within
+from twinbus.amqp.encoding import encode_symbol
+from twinbus.amqp.shapes import U32
 from twinbus.message.sections import (
     APPLICATION_PROPERTIES,
     DATA,

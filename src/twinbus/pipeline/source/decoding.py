@@ -9,7 +9,7 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 - an exception by any name
 from typing import Final
 
-from twinbus.amqp.codec import decode_within, skip_within
+from twinbus.amqp.decoding import decode_within, skip_within
 from twinbus.errors import RemoteProtocolError
 from twinbus.message.scan import list_field
 from twinbus.message.sections import (

@@ -16,16 +16,9 @@ Must never look into a body that needs no change.
 
 from typing import Final, TypeAlias
 
-from twinbus.amqp.codec import (
-    WIDTHS,
-    decode_error,
-    decode_within,
-    encode_compound,
-    encode_string,
-    encode_symbol,
-    encode_uint,
-    skip_within,
-)
+from twinbus.amqp.decoding import decode_error, decode_within, skip_within
+from twinbus.amqp.encoding import encode_compound, encode_string, encode_symbol, encode_uint
+from twinbus.amqp.shapes import WIDTHS
 from twinbus.amqp.types import Described
 from twinbus.entities.partitions import COUNTER_BITS
 from twinbus.errors import RemoteProtocolError

@@ -9,7 +9,8 @@ import decimal
 from collections.abc import Mapping
 from typing import Any, Final
 
-from twinbus.amqp.codec import decode_whole, encode_compound, encode_value, skip_within
+from twinbus.amqp.decoding import decode_whole, skip_within
+from twinbus.amqp.encoding import encode_compound, encode_value
 from twinbus.amqp.types import Array, Decimal128
 from twinbus.message.sections import Entries
 from twinbus.pairing.rules import notes_of

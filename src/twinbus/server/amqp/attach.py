@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.composites import Coordinator
-from twinbus.amqp.link import EgressLink, IngressLink, Link
+from twinbus.amqp.endpoints import Link
+from twinbus.amqp.link import EgressLink, IngressLink
 from twinbus.amqp.types import Symbol, ULong
 from twinbus.entities.commands import PEEK_LOCK, RECEIVE_AND_DELETE
 from twinbus.errors import ArgumentInvalid, ServiceError

@@ -25,10 +25,8 @@ from twinbus.amqp.composites import (
 from twinbus.amqp.events import DeliveryReceived, DispositionReceived
 from twinbus.amqp.link import EgressLink, IngressLink
 from twinbus.entities.commands import (
-    Browse,
     Command,
     GetSessionState,
-    ListNumbers,
     ListPartitions,
     ListRules,
     ListSessions,
@@ -39,6 +37,7 @@ from twinbus.entities.commands import (
     Send,
     Settle,
 )
+from twinbus.entities.selections import Browse, ListNumbers
 from twinbus.errors import (
     ArgumentInvalid,
     InvalidOperation,

@@ -16,23 +16,25 @@ from functools import partial
 from typing import Final, Protocol, cast
 
 from twinbus.amqp.composites import AmqpError
-from twinbus.amqp.connection import Connection, ConnectionSettings
+from twinbus.amqp.connection import Connection
+from twinbus.amqp.endpoints import Link
 from twinbus.amqp.events import (
     ConnectionClosed,
     ConnectionOpened,
     CreditChanged,
     DeliveryTooLarge,
     DispositionReceived,
-    Event,
     LinkAttached,
     LinkDetached,
     SaslInitReceived,
     SessionBegun,
     SessionEnded,
 )
-from twinbus.amqp.link import EgressLink, Link
+from twinbus.amqp.link import EgressLink
 from twinbus.amqp.sasl import split_plain
+from twinbus.amqp.settings import ConnectionSettings
 from twinbus.amqp.states import OPENED, SERVER
+from twinbus.amqp.wire import Event
 from twinbus.entities.commands import Command
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import LinkStolen, QuotaExceeded, ServiceError, Unauthorized

@@ -16,7 +16,6 @@ from twinbus.entities.commands import (
     DEFER,
     PEEK_LOCK,
     RECEIVE_AND_DELETE,
-    Browse,
     CancelScheduled,
     Command,
     Delivered,
@@ -30,14 +29,13 @@ from twinbus.entities.commands import (
     RenewLocks,
     RenewSession,
     Reply,
-    Selected,
-    SelectionCommand,
     Send,
     SetSessionState,
     Settle,
 )
 from twinbus.entities.message import NewMessage, Overlay
-from twinbus.entities.rules import RuleDescription
+from twinbus.entities.rule_descriptions import RuleDescription
+from twinbus.entities.selections import Browse, Selected, SelectionCommand
 from twinbus.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,

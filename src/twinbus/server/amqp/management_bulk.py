@@ -7,21 +7,19 @@ selection; docs/reference/management-operations.md has the maps.
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Array, Int, Timestamp
-from twinbus.entities.commands import (
+from twinbus.entities.commands import Command, ListPartitions, PartitionState
+from twinbus.entities.message import ACTIVE, DEFERRED, NEVER_MS, SCHEDULED, Overlay
+from twinbus.entities.selections import (
     NUMBERS_END,
     Browse,
-    Command,
     DeleteMessages,
     ListNumbers,
-    ListPartitions,
-    PartitionState,
     Resubmit,
     Selected,
     Selection,
     SettleRanges,
     Undefer,
 )
-from twinbus.entities.message import ACTIVE, DEFERRED, NEVER_MS, SCHEDULED, Overlay
 from twinbus.errors import ArgumentInvalid, InvalidOperation
 from twinbus.limits import (
     BROWSE_BYTES_MAX,

@@ -8,7 +8,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Int
-from twinbus.entities.commands import Selected
+from twinbus.entities.selections import Selected
 from twinbus.message.plain import DecodedMessage
 from twinbus.server.amqp.management_bulk import answer_selected
 from twinbus.server.amqp.receiving import encode_overlaid

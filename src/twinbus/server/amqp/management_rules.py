@@ -7,10 +7,10 @@ nothing else.  Note that filters have codes of another width than rules and acti
 
 from typing import TYPE_CHECKING, Final
 
-from twinbus.amqp.codec import decode_whole
+from twinbus.amqp.decoding import decode_whole
 from twinbus.amqp.types import Described, Int, Timestamp, ULong
 from twinbus.entities.commands import AddRule, Command, ListRules, RemoveRule
-from twinbus.entities.rules import (
+from twinbus.entities.rule_descriptions import (
     CORRELATION,
     FALSE,
     SQL,

@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from twinbus.amqp.composites import ACCEPTED, TransactionalState, transactional
-from twinbus.amqp.events import DeliveryReceived, DeliveryTooLarge, Event
+from twinbus.amqp.events import DeliveryReceived, DeliveryTooLarge
 from twinbus.amqp.link import IngressLink
 from twinbus.amqp.types import Symbol
+from twinbus.amqp.wire import Event
 from twinbus.entities.commands import Reply, Send
 from twinbus.entities.message import NEVER_MS, Mark, NewMessage
 from twinbus.errors import (
@@ -22,7 +23,7 @@ from twinbus.errors import (
 from twinbus.gateway.counting.meter import measure
 from twinbus.gateway.directory.addresses import Address, parse_address
 from twinbus.gateway.directory.directory import Entity
-from twinbus.gateway.partitions.routing import deal
+from twinbus.gateway.partitions.sends import deal
 from twinbus.limits import PING_SIZE_BYTES_MAX, PROPERTY_SIZE_BYTES_MAX, SCHEDULED_MS_MAX
 from twinbus.message.limits import (
     IDS_CHARS_MAX,

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from twinbus.amqp.codec import encode_value
 from twinbus.amqp.composites import (
     ACCEPTED,
     REJECTED,
@@ -17,6 +16,7 @@ from twinbus.amqp.composites import (
     modified,
     rejected,
 )
+from twinbus.amqp.encoding import encode_value
 from twinbus.entities.commands import ABANDON, COMPLETE, DEAD_LETTER, DEFER, RELEASE
 from twinbus.entities.message import Overlay
 from twinbus.errors import ArgumentInvalid, ArgumentOutOfRange, ServiceError

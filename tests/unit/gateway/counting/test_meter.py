@@ -9,14 +9,12 @@ from twinbus.entities.commands import (
     Peek,
     ReceiveDeferred,
     Reply,
-    Selected,
-    Selection,
     Send,
     Settle,
-    SettleRanges,
 )
 from twinbus.entities.facts import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from twinbus.entities.message import Mark, Message, NewMessage
+from twinbus.entities.selections import Selected, Selection, SettleRanges
 from twinbus.errors import QuotaExceeded
 from twinbus.gateway.counting.meter import (
     METERS_MAX,

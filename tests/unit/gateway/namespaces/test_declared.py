@@ -14,7 +14,7 @@ from twinbus.entities.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from twinbus.entities.rules import RuleDescription
+from twinbus.entities.rule_descriptions import RuleDescription
 from twinbus.errors import ArgumentInvalid, EntityNotFound, ServiceError
 from twinbus.gateway.access.shared_access import MANAGE, AuthorizationRule, Authorizer
 from twinbus.gateway.namespaces.declared import declare

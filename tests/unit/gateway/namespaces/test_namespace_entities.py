@@ -16,7 +16,7 @@ from twinbus.entities.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from twinbus.entities.rules import RuleDescription
+from twinbus.entities.rule_descriptions import RuleDescription
 from twinbus.errors import (
     ArgumentInvalid,
     EntityAlreadyExists,

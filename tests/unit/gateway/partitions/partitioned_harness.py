@@ -25,7 +25,7 @@ from twinbus.entities.descriptions import QueueDescription, subscription_path
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import Message, NewMessage
 from twinbus.entities.partitions import PARTITION_COUNT, hash_key, partition_name
-from twinbus.entities.rules import RuleDescription
+from twinbus.entities.rule_descriptions import RuleDescription
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import ServiceError, Unavailable
 from twinbus.gateway.directory.directory import Directory, Entity, Part

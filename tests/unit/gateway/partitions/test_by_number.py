@@ -18,16 +18,14 @@ from twinbus.entities.commands import (
     Peek,
     ReceiveDeferred,
     RenewLocks,
-    Selected,
-    Selection,
     Send,
     Settle,
-    Undefer,
 )
 from twinbus.entities.descriptions import RECEIVE_DISABLED, QueueDescription
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTER_QUEUE
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import ACTIVE, DEFERRED
+from twinbus.entities.selections import Selected, Selection, Undefer
 from twinbus.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,

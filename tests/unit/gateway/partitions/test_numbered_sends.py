@@ -19,7 +19,7 @@ from twinbus.entities.partitions import (
     partition_of,
 )
 from twinbus.errors import InvalidOperation, QuotaExceeded
-from twinbus.gateway.partitions.routing import deal
+from twinbus.gateway.partitions.sends import deal
 from twinbus.gateway.transfer.journal import JOURNALLING
 from twinbus.gateway.transfer.journal_entries import decode_entry, encode_entry
 from twinbus.links.store_link import DOWN, SLOW

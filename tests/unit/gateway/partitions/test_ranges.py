@@ -4,20 +4,19 @@ import pytest
 
 from tests.unit.gateway.partitions.partitioned_harness import Bus, key_in, new
 from tests.unit.gateway.partitions.test_walks import SESSIONS, fill, selection_from
-from twinbus.entities.commands import (
-    NUMBERS_END,
-    Browse,
-    ListNumbers,
-    ListPartitions,
-    PartitionState,
-    Selected,
-    Selection,
-    SettleRanges,
-)
+from twinbus.entities.commands import ListPartitions, PartitionState
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTER_QUEUE
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import ACTIVE, DEFERRED, Overlay
 from twinbus.entities.partitions import PARTITION_COUNT, partition_of
+from twinbus.entities.selections import (
+    NUMBERS_END,
+    Browse,
+    ListNumbers,
+    Selected,
+    Selection,
+    SettleRanges,
+)
 from twinbus.errors import EntityNotFound, InvalidOperation, ServerBusy, Unavailable
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.partitions.ranges import bounds_within

@@ -14,8 +14,7 @@ from twinbus.entities.commands import (
     ReplaceRule,
 )
 from twinbus.entities.descriptions import SubscriptionDescription, TopicDescription
-from twinbus.entities.rule_descriptions import SQL, FilterDescription
-from twinbus.entities.rules import RuleDescription, default_rule
+from twinbus.entities.rule_descriptions import SQL, FilterDescription, RuleDescription, default_rule
 from twinbus.errors import (
     EntityAlreadyExists,
     EntityNotFound,

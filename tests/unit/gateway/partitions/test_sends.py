@@ -15,8 +15,7 @@ from twinbus.errors import (
     ServiceError,
     Unavailable,
 )
-from twinbus.gateway.partitions.routing import choose_partition, deal
-from twinbus.gateway.partitions.sends import SPLIT
+from twinbus.gateway.partitions.sends import SPLIT, choose_partition, deal
 from twinbus.links.store_link import DOWN, SLOW, UP
 
 DETECTING = QueueDescription(requires_duplicate_detection=True)

@@ -6,25 +6,27 @@ from tests.unit.gateway.partitions.partitioned_harness import Bus, bodies_of, ke
 from twinbus.entities.commands import (
     DEAD_LETTER,
     DEFER,
-    Browse,
-    DeleteMessages,
     GetSessionState,
     ListSessions,
     Peek,
     RenewSession,
-    Resubmit,
-    Selection,
-    SelectionCommand,
     Send,
     SetSessionState,
     Settle,
-    Undefer,
 )
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTER_QUEUE
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import NEVER_MS
 from twinbus.entities.partitions import PARTITION_COUNT, hash_key, partition_of
+from twinbus.entities.selections import (
+    Browse,
+    DeleteMessages,
+    Resubmit,
+    Selection,
+    SelectionCommand,
+    Undefer,
+)
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import (
     ArgumentOutOfRange,

@@ -3,20 +3,11 @@
 import pytest
 
 from twinbus.clock import Now
-from twinbus.entities.commands import (
-    COMPLETE,
-    AddRule,
-    Command,
-    DeleteMessages,
-    Peek,
-    RenewLocks,
-    Selection,
-    Send,
-    Settle,
-)
+from twinbus.entities.commands import COMPLETE, AddRule, Command, Peek, RenewLocks, Send, Settle
 from twinbus.entities.descriptions import QueueDescription, TopicDescription
 from twinbus.entities.message import NewMessage
-from twinbus.entities.rules import default_rule
+from twinbus.entities.rule_descriptions import default_rule
+from twinbus.entities.selections import DeleteMessages, Selection
 from twinbus.errors import ServerBusy
 from twinbus.gateway.directory.directory import Entity, Part, plain_id
 from twinbus.gateway.throttling.throttle import (

@@ -23,10 +23,10 @@ from twinbus.entities.commands import (
     PartitionState,
     Reply,
     Runtime,
-    Selected,
     Send,
 )
 from twinbus.entities.message import Message, NewMessage, Overlay
+from twinbus.entities.selections import Selected
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import (
     DiskFull,

@@ -5,16 +5,13 @@ from hypothesis.strategies import SearchStrategy
 
 from twinbus.entities.commands import (
     AddRule,
-    Browse,
     CancelScheduled,
     Command,
     CreateEntities,
     DeleteEntities,
-    DeleteMessages,
     GetRuntime,
     GetSessionState,
     ListEntities,
-    ListNumbers,
     ListPartitions,
     ListRules,
     ListSessions,
@@ -25,13 +22,9 @@ from twinbus.entities.commands import (
     RenewLocks,
     RenewSession,
     ReplaceRule,
-    Resubmit,
-    Selection,
     Send,
     SetSessionState,
     Settle,
-    SettleRanges,
-    Undefer,
     UpdateEntities,
 )
 from twinbus.entities.descriptions import (
@@ -40,7 +33,16 @@ from twinbus.entities.descriptions import (
     TopicDescription,
 )
 from twinbus.entities.message import NEVER_MS, Mark, Message, NewMessage, Overlay
-from twinbus.entities.rules import RuleDescription
+from twinbus.entities.rule_descriptions import RuleDescription
+from twinbus.entities.selections import (
+    Browse,
+    DeleteMessages,
+    ListNumbers,
+    Resubmit,
+    Selection,
+    SettleRanges,
+    Undefer,
+)
 from twinbus.errors import ServiceError
 
 # How a class with slots shows its attributes, interpreted and compiled.

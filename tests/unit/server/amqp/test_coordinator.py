@@ -43,10 +43,10 @@ class Person:
     ) -> DeliveryState | None:
         """Send one delivery; gives what the server says about it."""
         session = link.session
-        delivery_id = session.next_delivery_id
-        session.next_delivery_id += 1
+        delivery_id = link.deliveries.next_id
+        link.deliveries.next_id += 1
         if not settled:
-            session.unsettled[delivery_id] = (link, None)
+            link.deliveries.unsettled[delivery_id] = (link, None)
             link.unsettled_count += 1
         state = None if txn_id is None else TransactionalState(txn_id)
         transfer = Transfer(link.handle, delivery_id, b"tag", settled=settled, state=state)

@@ -5,10 +5,11 @@ import pytest_asyncio
 
 from tests.unit.amqp.wiring import read_frames
 from tests.unit.server.wired import Client, Scene
-from twinbus.amqp.composites import ACCEPTED, Accepted, Rejected
+from twinbus.amqp.composites import ACCEPTED, Accepted, Performative, Rejected
 from twinbus.amqp.events import DeliveryReceived
 from twinbus.amqp.link import IngressLink
-from twinbus.amqp.performatives import Attach, Detach, Disposition, End, Performative
+from twinbus.amqp.performatives import Attach, Detach, End
+from twinbus.amqp.transfers import Disposition
 from twinbus.amqp.types import Symbol
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.message.plain import Properties, data_section, encode_message

@@ -4,8 +4,8 @@ import pytest
 import pytest_asyncio
 
 from tests.unit.server.wired import Client, Scene
+from twinbus.amqp.endpoints import Link
 from twinbus.amqp.events import ConnectionClosed, LinkDetached
-from twinbus.amqp.link import Link
 from twinbus.entities.queue import Queue
 from twinbus.message.plain import data_section, encode_message
 from twinbus.server.amqp.idle import Deadlines

@@ -8,14 +8,9 @@ import pytest_asyncio
 from tests.unit.server.amqp.test_management_bulk import BROWSE, Bench
 from tests.unit.server.wired import Scene
 from twinbus.amqp.types import Array, Int
-from twinbus.entities.commands import (
-    Command,
-    ListNumbers,
-    ListPartitions,
-    Selection,
-    SettleRanges,
-)
+from twinbus.entities.commands import Command, ListPartitions
 from twinbus.entities.facts import MAIN
+from twinbus.entities.selections import ListNumbers, Selection, SettleRanges
 from twinbus.message.plain import decode_message, encode_message, listing_parts, value_section
 from twinbus.server.amqp.coordinator import is_enlisted
 from twinbus.server.amqp.management_ranges import SLICE_COUNT_MAX

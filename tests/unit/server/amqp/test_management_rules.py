@@ -9,9 +9,10 @@ import pytest_asyncio
 
 from tests.unit.server.asking import Asking
 from tests.unit.server.wired import Scene
-from twinbus.amqp.codec import decode_whole, encode_value
+from twinbus.amqp.decoding import decode_whole
+from twinbus.amqp.encoding import encode_value
 from twinbus.amqp.types import Described, Int, Symbol, Timestamp, ULong
-from twinbus.entities.rules import RuleDescription
+from twinbus.entities.rule_descriptions import RuleDescription
 from twinbus.server.amqp.management_rules import CODES, describe_rule
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.feature("topic.rules-amqp")]

@@ -5,8 +5,9 @@ import pytest_asyncio
 
 from tests.unit.server.wired import Client, Scene
 from twinbus.amqp.composites import ACCEPTED, Source, Target
-from twinbus.amqp.events import ConnectionClosed, DeliveryReceived, Event
+from twinbus.amqp.events import ConnectionClosed, DeliveryReceived
 from twinbus.amqp.link import IngressLink
+from twinbus.amqp.wire import Event
 from twinbus.limits import CONNECTION_UNSETTLED_MAX
 from twinbus.message.plain import data_section, encode_message
 
@@ -48,7 +49,7 @@ async def test_terms_of_an_attach_are_not_kept_with_its_link(client: Client) -> 
     client.attach_sender("orders", properties={"k": "v" * 1_000})
     client.attach_receiver("orders")
     client.attach_sender("missing")
-    for link in client.endpoint.connection.sessions[0].links.values():
+    for link in client.endpoint.connection.channels.sessions[0].links.values():
         assert (link.source, link.target, link.properties) == (None, None, None)
 
 

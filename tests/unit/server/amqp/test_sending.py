@@ -17,8 +17,13 @@ from twinbus.errors import (
     MessageSizeExceeded,
 )
 from twinbus.message.message_id import MessageIds
-from twinbus.message.plain import BATCH_FORMAT, Properties, data_section, encode_message
-from twinbus.message.scan import build_batch
+from twinbus.message.plain import (
+    BATCH_FORMAT,
+    Properties,
+    build_batch,
+    data_section,
+    encode_message,
+)
 from twinbus.server.amqp.sending import new_message
 
 PARTITION_KEY = Symbol("x-opt-partition-key")

@@ -2,7 +2,6 @@
 
 import pytest
 
-from twinbus.amqp.codec import decode_value
 from twinbus.amqp.composites import (
     Accepted,
     AmqpError,
@@ -13,6 +12,7 @@ from twinbus.amqp.composites import (
     Released,
     read_state,
 )
+from twinbus.amqp.decoding import decode_value
 from twinbus.entities.commands import ABANDON, COMPLETE, DEAD_LETTER, DEFER, RELEASE
 from twinbus.errors import MessageLockLost
 from twinbus.limits import DEAD_LETTER_TEXT_CHARS_MAX

@@ -21,7 +21,7 @@ from xml.etree.ElementTree import Element
 
 from twinbus.clock import Clock
 from twinbus.entities.descriptions import QueueDescription, subscription_path
-from twinbus.entities.rules import CORRELATION, SQL
+from twinbus.entities.rule_descriptions import CORRELATION, SQL
 from twinbus.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,

@@ -19,7 +19,7 @@ from twinbus.entities.descriptions import (
     parse_duration,
 )
 from twinbus.entities.partitions import PARTITION_COUNT
-from twinbus.entities.queue import QueueCounts
+from twinbus.entities.state import QueueCounts
 from twinbus.errors import ArgumentInvalid, NotSupported
 from twinbus.gateway.namespaces.views import QueueView, SubscriptionView, TopicView
 from twinbus.limits import PARTITION_SIZE_MEGABYTES_MAX

@@ -14,7 +14,7 @@ from uuid import UUID
 from xml.etree.ElementTree import Element
 
 from twinbus.entities.descriptions import format_duration, parse_duration
-from twinbus.entities.rules import (
+from twinbus.entities.rule_descriptions import (
     CORRELATION,
     DEFAULT_RULE_NAME,
     FALSE,

@@ -9,11 +9,11 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from twinbus.entities.commands import (
+from twinbus.entities.commands import Reply
+from twinbus.entities.selections import (
     NUMBERS_END,
     Browse,
     DeleteMessages,
-    Reply,
     Resubmit,
     Selected,
     Selection,

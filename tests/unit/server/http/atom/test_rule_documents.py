@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.server.http.atom.xml_bodies import document, entry_content
-from twinbus.entities.rules import (
+from twinbus.entities.rule_descriptions import (
     CORRELATION,
     FALSE,
     SQL,

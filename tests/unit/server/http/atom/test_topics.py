@@ -9,7 +9,7 @@ import pytest_asyncio
 from tests.unit.server.http.atom.atom_harness import DLQ_SUPPLEMENTARY, SUPPLEMENTARY, Client, sign
 from tests.unit.server.http.atom.xml_bodies import document, entry_content, names_of, value
 from twinbus.client.sas import make_sas_token
-from twinbus.entities.rules import SQL, FilterDescription, RuleDescription
+from twinbus.entities.rule_descriptions import SQL, FilterDescription, RuleDescription
 from twinbus.errors import (
     ArgumentInvalid,
     EntityAlreadyExists,

@@ -9,7 +9,7 @@ FILTER_NESTING_MAX brackets allow.
 from typing import Final
 
 from twinbus.entities.fields import SETTABLE_NAMES
-from twinbus.entities.sql_lexer import (
+from twinbus.entities.sql.lexer import (
     END,
     INT64_MAX,
     KEYWORD,
@@ -22,7 +22,7 @@ from twinbus.entities.sql_lexer import (
     Lexer,
     Token,
 )
-from twinbus.entities.sql_nodes import (
+from twinbus.entities.sql.nodes import (
     And,
     Chain,
     Compare,
@@ -42,7 +42,7 @@ from twinbus.entities.sql_nodes import (
     SystemProperty,
     UserProperty,
 )
-from twinbus.entities.sql_values import (
+from twinbus.entities.sql.values import (
     ADD,
     DIVIDE,
     EQUAL,
@@ -85,7 +85,10 @@ class Statement:
 
 
 class Parser:
-    """Reads one text.  `parameters`: values by lower-case name, without the @."""
+    """Reads one text.  `parameters`: values by lower-case name, without the @.
+
+    Its many methods are the rules of the grammar, one each, and the words they are written in.
+    """
 
     __slots__ = ("_at", "_lexer", "_nesting", "_parameters", "_token", "_tokens")
 

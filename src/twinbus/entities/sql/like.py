@@ -8,7 +8,7 @@ at once in the bits of one integer.  Never a regular expression: those can be ma
 
 from typing import Final
 
-from twinbus.entities.sql_values import FilterError
+from twinbus.entities.sql.values import FilterError
 
 ANY: Final = ""  # stands for _ in a part
 

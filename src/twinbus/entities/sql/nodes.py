@@ -9,8 +9,8 @@ so that `x <> 0 AND 10 / x > 2` never divides by zero.
 from typing import Final
 
 from twinbus.entities.fields import SYSTEM_NAMES, Fields, NewId, system_name
-from twinbus.entities.sql_like import Pattern
-from twinbus.entities.sql_values import EQUAL, FilterError, calculate, compare, kind_of, signed
+from twinbus.entities.sql.like import Pattern
+from twinbus.entities.sql.values import EQUAL, FilterError, calculate, compare, kind_of, signed
 
 _SHOWN_CHARS_MAX: Final = 32
 

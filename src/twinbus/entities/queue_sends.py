@@ -1,0 +1,221 @@
+"""How messages get into a queue: sent, carried over from another store, dead on arrival.
+
+Copies of what has come before are accepted and dropped, whichever way they are known by: a
+producer's number, a message id within the window, a number that another store has carried over.
+"""
+
+from twinbus.clock import Now
+from twinbus.entities.arrivals import Screened, has_number
+from twinbus.entities.carried import JOURNAL
+from twinbus.entities.commands import Send
+from twinbus.entities.duplicates import DuplicateHistory
+from twinbus.entities.facts import MAIN, Arrived, Carried, IdsSeen, Stored, Together, gather
+from twinbus.entities.message import NEVER_MS, SCHEDULED, Mark, Message, NewMessage, has_mark
+from twinbus.entities.transitions import QueueTransitions
+from twinbus.errors import QuotaExceeded
+
+
+class QueueSends(QueueTransitions):
+    """A queue that takes messages in."""
+
+    __slots__ = ()
+
+    def send(self, messages: list[NewMessage], now: Now) -> list[int]:
+        """Enqueue or schedule, all or none; returns the sequence numbers.
+
+        What is accepted and dropped has the number 0: a ping, a copy of what its producer has sent
+        before under the same number, and, where duplicates are detected, a duplicate.
+        """
+        if has_mark(messages):
+            return self._send_marked(messages, now)
+        return self._send_unmarked(messages, now)
+
+    def must_be_whole(self, messages: list[NewMessage]) -> bool:
+        """Must these be one frame?  Ids and producers' numbers come with their messages."""
+        return self.history is not None or has_mark(messages)
+
+    def _send_marked(self, messages: list[NewMessage], now: Now) -> list[int]:
+        only = messages[0].mark
+        if len(messages) == 1 and only is not None and not only.is_ping:
+            return self._send_numbered(messages, only, now)
+        found = self._arrivals().screen(messages)
+        self.check_sendable()
+        if found.ping_count:
+            self.check_ping(found.ping_bytes)
+        if not found.fresh:
+            # Nothing to write.  But a ping tells whether the log works, and of a copy the first one
+            # may be on its way to the disk still: an empty fact waits for it.
+            self.facts.append(Together([]))
+            return found.spread([])
+        mark = len(self.facts)
+        numbers = self._send_unmarked(found.fresh, now)
+        self._arrive(found)
+        gather(self.facts, mark)
+        return found.spread(numbers)
+
+    def _send_numbered(self, messages: list[NewMessage], only: Mark, now: Now) -> list[int]:
+        """What `_send_marked` does with one numbered message: a paired sender sends one a call."""
+        self.check_sendable()
+        arrivals = self._arrivals()
+        producer, number = only.producer, only.number
+        if has_number(arrivals.bounds_of(producer), number):
+            self.facts.append(Together([]))  # as above
+            return [0]
+        mark = len(self.facts)
+        numbers = self._send_unmarked(messages, now)
+        bounds = [number, number + 1]
+        arrivals.add(producer, bounds)
+        self.facts.append(Arrived(self.entity_id, producer, bounds))
+        gather(self.facts, mark)
+        return numbers
+
+    def _arrive(self, found: Screened) -> None:
+        """From now on these numbers have come; for one frame with their messages."""
+        for producer, bounds in found.arrived.items():
+            if bounds:
+                self._arrivals().add(producer, bounds)
+                self.facts.append(Arrived(self.entity_id, producer, bounds))
+
+    def _send_unmarked(self, messages: list[NewMessage], now: Now) -> list[int]:
+        history = self.history
+        if history is None:
+            return self._send_fresh(messages, now)
+        return self._send_distinct(history, messages, now)
+
+    def _send_distinct(
+        self, history: DuplicateHistory, messages: list[NewMessage], now: Now
+    ) -> list[int]:
+        self.check_sendable()
+        sifted = history.sift(messages, self.description.enable_partitioning, now.utc_ms)
+        if not sifted.fresh:
+            # Nothing new to write.  But the first one may be on its way to the disk still, and
+            # until it is there nobody may hear that it was accepted: an empty fact waits for it.
+            self.facts.append(Together([]))
+            return sifted.spread([])
+        history.check_room(len(sifted.fresh), now.utc_ms)
+        mark = len(self.facts)
+        numbers = self._send_fresh(sifted.fresh, now)
+        if sifted.digests:
+            history.add(sifted.digests, now.utc_ms)
+            self.facts.append(IdsSeen(self.entity_id, now.utc_ms, sifted.digests))
+            gather(self.facts, mark)
+        return sifted.spread(numbers)
+
+    def send_carried(self, command: Send, now: Now) -> list[int]:
+        """A send from another store: what has come before is dropped, its number is 0."""
+        carried = self._carried_numbers()
+        carrier, numbers = command.carrier, command.carrier_numbers
+        known = set(carried.of(carrier))
+        fresh: list[NewMessage] = []
+        for message, number in zip(command.messages, numbers, strict=True):
+            if number not in known:
+                fresh.append(message)
+        mark = len(self.facts)
+        given = self._let_in(fresh, carrier.startswith(JOURNAL), now)
+        kept = carried.with_these(carrier, numbers, command.carrier_completed)
+        carried.remember(carrier, kept)
+        # Stated also if nothing is new: the first send may be on its way to the disk still.
+        self.facts.append(Carried(self.entity_id, carrier, kept))
+        gather(self.facts, mark)
+        given.reverse()
+        return [0 if number in known else given.pop() for number in numbers]
+
+    def _let_in(self, messages: list[NewMessage], is_acknowledged: bool, now: Now) -> list[int]:
+        """Send; what has been acknowledged long ago is not refused any more."""
+        if not messages:
+            return []
+        if not is_acknowledged:
+            return self.send(messages, now)
+        is_disabled, size_bytes_max = self._send_disabled, self._size_bytes_max
+        self._send_disabled, self._size_bytes_max = False, NEVER_MS
+        try:
+            return self.send(messages, now)
+        finally:
+            self._send_disabled, self._size_bytes_max = is_disabled, size_bytes_max
+
+    def remember(self, messages: list[NewMessage], now: Now) -> list[NewMessage]:
+        """For transactions: which messages are to be stored; from now on they are known."""
+        if has_mark(messages):
+            found = self._arrivals().screen(messages)
+            self._arrive(found)
+            messages = found.fresh
+        history = self.history
+        if history is None:
+            return messages
+        sifted = history.sift(messages, self.description.enable_partitioning, now.utc_ms)
+        if sifted.digests:
+            history.add(sifted.digests, now.utc_ms)
+            self.facts.append(IdsSeen(self.entity_id, now.utc_ms, sifted.digests))
+        return sifted.fresh
+
+    def _send_fresh(self, messages: list[NewMessage], now: Now) -> list[int]:
+        self.check_send(messages, now)
+        stored = self.enqueue(messages, now)
+        self.facts.append(Stored(self.entity_id, MAIN, stored))
+        return [message.sequence_number for message in stored]
+
+    def check_send(self, messages: list[NewMessage], now: Now) -> None:
+        """Refuse what `send` would refuse; nothing changes."""
+        if self._send_disabled:
+            raise self._disabled()
+        size_bytes = self.size_bytes()
+        for new in messages:
+            size_bytes += len(new.body)
+        if size_bytes > self._size_bytes_max:
+            raise self._quota_exceeded()
+        history = self.history
+        if history is not None:
+            history.check_room(len(messages), now.utc_ms)
+
+    def check_ping(self, size_bytes: int) -> None:
+        """Refuse pings of this size if messages would be refused."""
+        if self.size_bytes() + size_bytes > self._size_bytes_max:
+            raise self._quota_exceeded()
+
+    def enqueue(self, messages: list[NewMessage], now: Now) -> list[Message]:
+        """Put messages in that `check_send` let pass; the caller states the fact."""
+        main = self._main
+        utc_ms = now.utc_ms
+        if self.topic_id == 0:  # what a topic puts into a subscription is no sign of use
+            self.accessed_utc_ms = utc_ms
+        default_ttl_ms = self.description.default_time_to_live_ms
+        table = main.table
+        number = self.last_sequence_number
+        stored: list[Message] = []
+        for new in messages:
+            number += 1
+            is_scheduled = new.scheduled_ms > utc_ms
+            enqueued_ms = new.scheduled_ms if is_scheduled else utc_ms
+            expires_ms = NEVER_MS
+            if new.time_to_live_ms != NEVER_MS or default_ttl_ms != NEVER_MS:
+                expires_ms = enqueued_ms + min(new.time_to_live_ms, default_ttl_ms)
+            body = new.body
+            message = Message(number, body, len(body), enqueued_ms, expires_ms, new.session_id)
+            if new.overlay is not None:
+                message.overlay = new.overlay
+            stored.append(message)
+            if is_scheduled:
+                message.state = SCHEDULED
+                main.put(message)
+                continue
+            table.append(message)
+            main.size_bytes += message.length
+            if expires_ms != NEVER_MS:
+                table.watch_expiry(message)
+        self.last_sequence_number = number
+        return stored
+
+    def enqueue_dead(self, new: NewMessage, now: Now) -> Message:
+        """Put a message straight into the dead-letter queue; the caller states the fact."""
+        number = self.last_sequence_number + 1
+        message = Message(number, new.body, len(new.body), now.utc_ms, NEVER_MS, new.session_id)
+        message.overlay = new.overlay
+        self._dead_letter.put(message)
+        self.last_sequence_number = number
+        return message
+
+    def _quota_exceeded(self) -> QuotaExceeded:
+        return QuotaExceeded(
+            f"The queue '{self.shown_name}' has reached its maximum size of "
+            f"{self.description.max_size_megabytes} MB; receive messages to make room."
+        )

@@ -1,0 +1,1 @@
+"""The SQL of filters and actions: text → tokens → nodes, and what nodes say of a message."""
