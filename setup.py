@@ -34,6 +34,7 @@ HOT = (
     "links/remote/codec.py",
     "links/remote/messages.py",
     "links/remote/operations.py",
+    "links/remote/receiver_list.py",
     "links/remote/receivers.py",
     "links/remote/remote_store.py",
     "links/remote/results.py",

@@ -116,7 +116,7 @@ class SimGateway:
         self.supervisor.tick(self._loop.now_ms)
         self._perform()
         for link in self.links:
-            link.tick()
+            link.receivers.tick()
         if self.is_ready:
             self._tick_gateway()
 

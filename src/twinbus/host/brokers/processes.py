@@ -175,7 +175,7 @@ class Brokers:
         self._supervisor.tick(self._now_ms())
         self._perform()
         for link in self.links:
-            link.tick()
+            link.receivers.tick()
 
     def _perform(self) -> None:
         while not self._is_closing and (actions := self._supervisor.take_actions()):

@@ -37,7 +37,7 @@ Chunk = tuple[list[Message], list[bytes], int, int]  # locked until, bytes of th
 
 
 class Home(Protocol):
-    """The store that a receiver is of (store.py)."""
+    """The store that a receiver is of (remote_store.py)."""
 
     @property
     def number(self) -> int: ...
@@ -57,6 +57,10 @@ class Home(Protocol):
     def speak(self, operation: Operation) -> None:
         """Say this to the broker that runs the store; nothing, if there is none."""
 
+
+class Keeper(Protocol):
+    """Who keeps the receivers and waits of a store (receiver_list.py)."""
+
     def open_as(self, number: int, receiver: "RemoteReceiver") -> None: ...
 
     def forget_receiver(self, receiver: "RemoteReceiver") -> None: ...
@@ -74,10 +78,12 @@ class RemoteReceiver:
     def __init__(
         self,
         home: Home,
+        keeper: Keeper,
         description: ReceiverDescription,
         sink: Sink,
     ) -> None:
         self._home = home
+        self._keeper = keeper
         self._description = description
         self._sink = sink
         self.session = description.session  # changes when it is locked anew
@@ -117,7 +123,7 @@ class RemoteReceiver:
         for messages, _, until, _ in self._queue:
             self._give_back(messages, until)
         self._queue.clear()
-        self._home.forget_receiver(self)
+        self._keeper.forget_receiver(self)
 
     # -- opening, and opening again ----------------------------------------------------------------
 
@@ -127,7 +133,7 @@ class RemoteReceiver:
         if session is None or (self._is_locked and session.grant >= self._home.first_grant):
             self._open()
         elif self._description.is_exclusive:
-            self._accepting = self._home.accept_session(
+            self._accepting = self._keeper.accept_session(
                 self._description.entity_id, session.session_id, _ACCEPT_AGAIN_MS, 0, self._accepted
             )
         else:
@@ -152,7 +158,7 @@ class RemoteReceiver:
         self.number = home.take_number()
         self._base = self._passed + self._queued
         self._consumed = 0
-        home.open_as(self.number, self)
+        self._keeper.open_as(self.number, self)
         home.speak(
             (
                 OPEN_RECEIVER,
@@ -170,7 +176,7 @@ class RemoteReceiver:
         )
 
     def _lose(self, text: str) -> None:
-        self._home.forget_receiver(self)
+        self._keeper.forget_receiver(self)
         self._sink.lost(SessionLockLost(text))
 
     def down(self, planned: bool) -> None:
@@ -308,6 +314,7 @@ class RemoteWaiter:
     def __init__(
         self,
         home: Home,
+        keeper: Keeper,
         entity_id: int,
         session_id: str | None,
         deadline_ms: int,
@@ -315,6 +322,7 @@ class RemoteWaiter:
         then: Answer,
     ) -> None:
         self._home = home
+        self._keeper = keeper
         self._entity_id = entity_id
         self._session_id = session_id
         self.deadline_ms = deadline_ms  # monotonic
@@ -339,4 +347,4 @@ class RemoteWaiter:
     def cancel(self) -> None:
         if self._then is not None:
             self._then = None
-            self._home.forget_waiter(self)
+            self._keeper.forget_waiter(self)

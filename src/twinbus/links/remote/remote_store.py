@@ -17,34 +17,31 @@ from typing import Final
 from twinbus.clock import Clock, Now
 from twinbus.entities.commands import Command, Listed, Reply, Send
 from twinbus.entities.sessions import SessionLock
-from twinbus.errors import OperationTimeout, ServiceError, Unavailable
+from twinbus.errors import ServiceError, Unavailable
 from twinbus.links.remote.codec import encode_command
-from twinbus.links.remote.messages import decode_lock, encode_lock
+from twinbus.links.remote.messages import encode_lock
 from twinbus.links.remote.operations import (
     ACCEPTED,
     ANY,
     BEAT,
-    CANCEL_ACCEPT,
     CLOSE_RECEIVER,
     CLOSE_STORE,
     CLOSED,
     COMMIT,
     COMMITTED,
     DELIVERIES,
-    DRAINED,
     DURABLE,
     ENTITY_GONE,
-    LOST,
     MESSAGE_OVERHEAD_BYTES,
     OPEN_STORE,
     OPENED,
     RELEASE_SESSION,
-    REMOVED,
     REPLY,
     STORE_FAILED,
     Operation,
     Sender,
 )
+from twinbus.links.remote.receiver_list import NOT_DONE, UNKNOWN, RemoteReceivers
 from twinbus.links.remote.receivers import RemoteReceiver, RemoteWaiter
 from twinbus.links.remote.results import ERROR, decode_error, decode_listed, decode_result
 from twinbus.links.remote.transactions import RemoteTransactions
@@ -62,14 +59,12 @@ _OPENING: Final = 1
 _OPEN: Final = 2
 _CLOSING: Final = 3  # as planned
 
-_NOT_DONE: Final = "The store of this entity is not available; nothing has been done. Try again."
-_UNKNOWN: Final = (
-    "The broker of this entity was lost before it answered: this may have happened or not."
-)
-
 
 class RemoteStore:
-    """One store, wherever it is run."""
+    """One store, wherever it is run.
+
+    Half of its methods are those of `StoreLink`, the others follow its broker's life.
+    """
 
     def __init__(
         self, number: int, path: str, clock: Clock, on_replies: Callable[[list[Reply]], None]
@@ -101,11 +96,7 @@ class RemoteStore:
         self._held: list[Operation] = []
         self._held_bytes = 0
         self._held_from = 0  # numbers from here on have not been sent
-        self._receivers: dict[RemoteReceiver, None] = {}
-        self._open_receivers: dict[int, RemoteReceiver] = {}
-        self._closed_receivers: dict[int, RemoteReceiver] = {}  # and not confirmed yet
-        self._waiters: dict[RemoteWaiter, None] = {}
-        self._asked_waiters: dict[int, RemoteWaiter] = {}
+        self.receivers = RemoteReceivers(self)
 
     # -- where it is run ---------------------------------------------------------------------------
 
@@ -145,7 +136,7 @@ class RemoteStore:
         self._held = []
         self._held_bytes = 0
         self._end_all(held_from, reason)
-        self._leave_broker(planned=False)
+        self.receivers.leave_broker(planned=False)
 
     @property
     def open_count(self) -> int:
@@ -157,6 +148,11 @@ class RemoteStore:
         return self._phase == _OPEN
 
     @property
+    def is_held(self) -> bool:
+        """Is it moving to another broker as planned?"""
+        return self._is_held
+
+    @property
     def is_reachable(self) -> bool:
         return self._phase == _OPEN or self._is_held
 
@@ -164,12 +160,7 @@ class RemoteStore:
         self._phase = _OPEN
         self.health = UP
         self.first_grant = first_grant
-        for receiver in list(self._receivers):
-            receiver.open()
-        now = self._clock.now()
-        for waiter in list(self._waiters):
-            if waiter.number == 0:
-                self._ask(waiter, now)
+        self.receivers.ask_again()
         self._send_held()
         self.on_opened(entities)
 
@@ -188,19 +179,19 @@ class RemoteStore:
             self.health = DOWN
         # What is not answered by now never will be: the disk was too slow for the time it got.
         self._end_all(self._held_from if self._is_held else self._taken + 1, "")
-        self._leave_broker(planned=self._is_held)
+        self.receivers.leave_broker(planned=self._is_held)
         self.on_closed()
 
     def _end_all(self, held_from: int, reason: str) -> None:
         """Nobody answers any more what was sent; what waits goes on waiting if the store moves."""
         self.flush_replies()
-        unknown = f"{_UNKNOWN} ({reason})" if reason else _UNKNOWN
+        unknown = f"{UNKNOWN} ({reason})" if reason else UNKNOWN
         replies: list[Reply] = []
         for number in list(self._commands):
             if number < held_from:
                 replies.append(self._reply(number, None, Unavailable(unknown)))
             elif not self._is_held:
-                replies.append(self._reply(number, None, Unavailable(_NOT_DONE)))
+                replies.append(self._reply(number, None, Unavailable(NOT_DONE)))
         if replies:
             self._on_replies(replies)
         for number in list(self._durable):
@@ -212,19 +203,7 @@ class RemoteStore:
             if number < held_from:
                 self._commits.pop(number)(Unavailable(unknown))
             elif not self._is_held:
-                self._commits.pop(number)(Unavailable(_NOT_DONE))
-
-    def _leave_broker(self, planned: bool) -> None:
-        self._open_receivers.clear()
-        self._closed_receivers.clear()
-        self._asked_waiters.clear()
-        for receiver in list(self._receivers):
-            receiver.down(planned)
-        for waiter in list(self._waiters):
-            waiter.number = 0
-            if waiter.grant:  # a lock that somebody wanted to take over is lost with the broker
-                self._waiters.pop(waiter, None)
-                waiter.answer(Unavailable(_UNKNOWN))
+                self._commits.pop(number)(Unavailable(NOT_DONE))
 
     # -- what the gateway asks ---------------------------------------------------------------------
 
@@ -255,7 +234,7 @@ class RemoteStore:
                 self._held.append(encode_command(self.number, number, command))
                 self._held_bytes += size
             else:
-                refused.append(Reply(command, None, Unavailable(_NOT_DONE)))
+                refused.append(Reply(command, None, Unavailable(NOT_DONE)))
         if refused:
             self._on_replies(refused)
 
@@ -289,7 +268,7 @@ class RemoteStore:
     def commit(self, commands: list[Command], size_bytes: int, then: Then) -> None:
         """All of these together or none (transactions.py)."""
         if not (self._phase == _OPEN and not self._is_held) and not self._has_room(size_bytes):
-            then(Unavailable(_NOT_DONE))
+            then(Unavailable(NOT_DONE))
             return
         number = self.take_number()
         self._commits[number] = then
@@ -307,47 +286,15 @@ class RemoteStore:
     # -- receivers and sessions --------------------------------------------------------------------
 
     def open_receiver(self, description: ReceiverDescription, sink: Sink) -> RemoteReceiver:
-        receiver = RemoteReceiver(self, description, sink)
-        self._receivers[receiver] = None
-        if self._phase == _OPEN:
-            receiver.open()
-        else:
-            receiver.down(planned=self._is_held)
-        return receiver
+        return self.receivers.open(description, sink)
 
     def accept_session(
         self, entity_id: int, session_id: str | None, timeout_ms: int, grant: int, then: Answer
     ) -> RemoteWaiter:
-        now = self._clock.now()
-        deadline_ms = now.mono_ms + timeout_ms
-        waiter = RemoteWaiter(self, entity_id, session_id, deadline_ms, grant, then)
-        if not self.is_reachable:
-            waiter.answer(Unavailable(_NOT_DONE))
-            return waiter
-        self._waiters[waiter] = None
-        if self._phase == _OPEN:
-            self._ask(waiter, now)
-        return waiter
-
-    def _ask(self, waiter: RemoteWaiter, now: Now) -> None:
-        number = self.take_number()
-        self._asked_waiters[number] = waiter
-        waiter.ask(number, now)
+        return self.receivers.accept_session(entity_id, session_id, timeout_ms, grant, then)
 
     def release_session(self, entity_id: int, lock: SessionLock) -> None:
         self.speak((RELEASE_SESSION, self.number, entity_id, encode_lock(lock)))
-
-    def tick(self) -> None:
-        """To be called a few times a second: whoever waits for a session does not wait for ever.
-
-        While the store is open its broker sees to that.
-        """
-        if self._phase == _OPEN or not self._waiters:
-            return
-        mono_ms = self._clock.now().mono_ms
-        for waiter in [each for each in self._waiters if each.deadline_ms <= mono_ms]:
-            self._waiters.pop(waiter, None)
-            waiter.answer(OperationTimeout("No session became available in time."))
 
     # -- what receivers and waiters use ------------------------------------------------------------
 
@@ -362,20 +309,6 @@ class RemoteStore:
         """Say this to the broker that runs the store; nothing, if there is none."""
         if self._phase == _OPEN and self._sender is not None:
             self._sender.send(operation)
-
-    def open_as(self, number: int, receiver: RemoteReceiver) -> None:
-        self._open_receivers[number] = receiver
-
-    def forget_receiver(self, receiver: RemoteReceiver) -> None:
-        self._receivers.pop(receiver, None)
-        if self._open_receivers.pop(receiver.number, None) is not None:
-            self._closed_receivers[receiver.number] = receiver
-            self.speak((CLOSE_RECEIVER, self.number, receiver.number))
-
-    def forget_waiter(self, waiter: RemoteWaiter) -> None:
-        self._waiters.pop(waiter, None)
-        if self._asked_waiters.pop(waiter.number, None) is not None:
-            self.speak((CANCEL_ACCEPT, self.number, waiter.number))
 
     # -- what the broker tells ---------------------------------------------------------------------
 
@@ -396,9 +329,9 @@ class RemoteStore:
             return
         self.flush_replies()
         if code == DELIVERIES:
-            self._deliver(operation)
+            self.receivers.deliver(operation)
         elif code == ACCEPTED:
-            self._accepted(operation)
+            self.receivers.accepted(operation)
         elif code == OPENED:
             self._opened(decode_listed(operation[2]), operation[3])
         elif code == STORE_FAILED:
@@ -417,9 +350,9 @@ class RemoteStore:
         elif code == ENTITY_GONE:
             self.on_entity_gone(operation[2])
         elif code == CLOSE_RECEIVER:
-            self._closed_receivers.pop(operation[2], None)
+            self.receivers.closed(operation[2])
         else:
-            self._tell_receiver(code, operation)
+            self.receivers.tell(code, operation)
 
     def flush_replies(self) -> None:
         """The replies of a frame go on together."""
@@ -433,38 +366,6 @@ class RemoteStore:
         if isinstance(command, Send):
             self.pending_bytes -= _size_of(command)
         return Reply(command, result, error)
-
-    def _deliver(self, operation: Operation) -> None:
-        receiver = self._open_receivers.get(operation[2])
-        if receiver is not None:
-            receiver.delivered(operation[3], operation[4], operation[5])
-            return
-        closed = self._closed_receivers.get(operation[2])
-        if closed is not None:
-            closed.give_back(operation[3], operation[4])
-
-    def _tell_receiver(self, code: int, operation: Operation) -> None:
-        receiver = self._open_receivers.get(operation[2])
-        if receiver is None:
-            return
-        if code == DRAINED:
-            receiver.drained(operation[3])
-            return
-        self._receivers.pop(receiver, None)  # nothing to be opened again, or closed
-        del self._open_receivers[operation[2]]
-        if code == REMOVED:
-            receiver.removed()
-        elif code == LOST:
-            receiver.lost(decode_error(operation[3]))
-
-    def _accepted(self, operation: Operation) -> None:
-        _, _, number, entity_id, lock, error = operation
-        waiter = self._asked_waiters.pop(number, None)
-        if waiter is not None:
-            self._waiters.pop(waiter, None)
-            waiter.answer(decode_error(error) if lock is None else decode_lock(lock))
-        elif lock is not None:  # it was cancelled meanwhile
-            self.release_session(entity_id, decode_lock(lock))
 
     def told_age(self, commit_age_ms: int, sender: Sender) -> None:
         """How long the oldest commit of the store has been on its way."""

@@ -211,7 +211,7 @@ class World:
                 shell.broker.entities.tick()
             host.host.tick()
         for store in self.stores:
-            store.tick()
+            store.receivers.tick()
         self.run()
 
     def submit(self, *commands: Command, store: int = 0) -> None:

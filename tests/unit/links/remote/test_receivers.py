@@ -226,7 +226,7 @@ def test_what_comes_after_closing_is_given_back() -> None:
     _, other = world.receiver(queue, credit=5)
     assert sorted(other.bodies) == [b"a", b"b"]
     assert [message.delivery_count for message in other.messages] == [0, 0]
-    assert world.stores[0]._closed_receivers == {}
+    assert world.stores[0].receivers._closed_receivers == {}
 
 
 def test_a_receiver_goes_on_with_the_next_broker() -> None:
@@ -339,7 +339,7 @@ def test_a_receiver_that_has_ended_is_kept_nowhere() -> None:
     world.receiver(queue + 100)
     world.answer(DeleteEntities([queue]))
     store, hosted = world.stores[0], host.host._stores[0]
-    assert not (store._receivers or store._open_receivers or store._closed_receivers)
+    assert not (store.receivers._receivers or store.receivers._open_receivers or store.receivers._closed_receivers)
     assert not hosted._receivers
 
 

@@ -142,7 +142,7 @@ def test_a_session_that_somebody_else_got_is_lost() -> None:
     (error,) = sink.errors
     assert isinstance(error, SessionLockLost)
     receiver.close()
-    assert world.stores[0]._receivers == {}
+    assert world.stores[0].receivers._receivers == {}
 
 
 def test_a_session_that_may_be_taken_over_is_not_accepted_anew() -> None:
