@@ -29,7 +29,6 @@ HOT = (
     "storage/recovery.py",
     "links/sink.py",
     "links/store_link.py",
-    "links/replies.py",
     "links/remote/channel.py",
     "links/remote/codec.py",
     "links/remote/messages.py",

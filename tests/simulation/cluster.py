@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from tests.simulation.cluster_processes import BEAT_MS, Call, Loop, SimProcess
-from twinbus.entities.commands import Listed, Reply
+from twinbus.entities.commands import Listed, Reply, dispatch_replies
 from twinbus.gateway.directory.directory import HIDDEN
 from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.partitions.fan_out import Ticking
@@ -29,7 +29,6 @@ from twinbus.host.brokers.supervisor import Close, Diagnose, Kill, Open, Start, 
 from twinbus.links.remote.beats import decode_beat
 from twinbus.links.remote.operations import BEAT, Operation
 from twinbus.links.remote.remote_store import RemoteStore, dispatch
-from twinbus.links.replies import dispatch_replies
 from twinbus.links.store_link import DOWN, UP
 from twinbus.message.filter_fields import StoredMessageCodec
 from twinbus.storage.store import Store

@@ -10,6 +10,7 @@ import random
 from dataclasses import replace
 from uuid import UUID
 
+from twinbus.broker.store_run import finish_commit
 from twinbus.clock import Now
 from twinbus.entities.commands import (
     ABANDON,
@@ -271,7 +272,7 @@ class Workload:
                 self.pending = overview(self.store)
         else:
             self._commit.write()
-            self.store.finish_commit(self._commit)
+            finish_commit(self.store, self._commit)
             self._commit = None
             if self.whole:
                 assert self.pending is not None

@@ -11,6 +11,7 @@ import random
 import pytest
 
 from tests.simulation.store_workload import START, Workload, open_store, overview
+from twinbus.broker.store_run import finish_commit
 from twinbus.clock import Now
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import MAIN, gather
@@ -112,7 +113,7 @@ def write_groups(disk: SimDisk, seed: int) -> None:
             commit = store.begin_commit()
             if commit is not None:
                 commit.write()
-                store.finish_commit(commit)
+                finish_commit(store, commit)
             task = store.next_task(START)
             if task is not None:
                 task.run()

@@ -73,14 +73,14 @@ class SessionEndpoint:
             SESSION_WINDOW,
             self.handle_max,
         )
-        self.write(encode_frame(self.channel, begin.encode()))
+        self.wire.write(encode_frame(self.channel, begin.encode()))
         self.own_state = MAPPED
 
     def end(self, error: AmqpError | None = None) -> None:
         """End the session with all its links.  What the peer still sends on it is dropped."""
         if self.own_state == MAPPED:
             self._forget_links()
-            self.write(encode_frame(self.channel, End(error).encode()))
+            self.wire.write(encode_frame(self.channel, End(error).encode()))
             self.own_state = ENDED
             self.live = False
 
@@ -92,10 +92,6 @@ class SessionEndpoint:
             self.live = False
 
     # --- writing ---------------------------------------------------------------------------------
-    def write(self, frame: bytes) -> None:
-        """Send a frame at once."""
-        self.wire.write(frame)
-
     def write_transfer(self, frame: bytes) -> None:
         """Send a transfer frame as soon as the peer's window allows."""
         if self.peer_window > 0 and not self.held:
@@ -275,7 +271,7 @@ class Link:
             None,
             properties,
         )
-        self.session.write(encode_frame(self.session.channel, attach.encode()))
+        self.session.wire.write(encode_frame(self.session.channel, attach.encode()))
         self.own_state = ATTACHED
         self.answered = True
 

@@ -109,7 +109,7 @@ class IngressLink(Link):
         if self.own_state != ATTACHED:
             return
         session = self.session
-        session.write(
+        session.wire.write(
             encode_disposition_frame(session.channel, RECEIVER, first, last, settled, state)
         )
         if settled:
@@ -332,13 +332,13 @@ class EgressLink(Link):
             if first < 0:
                 first = delivery_id
             elif delivery_id != (last + 1) & UINT_MASK:
-                session.write(
+                session.wire.write(
                     encode_disposition_frame(session.channel, SENDER, first, last, True, state)
                 )
                 first = delivery_id
             last = delivery_id
         if first >= 0:
-            session.write(
+            session.wire.write(
                 encode_disposition_frame(session.channel, SENDER, first, last, True, state)
             )
 
@@ -350,7 +350,7 @@ class EgressLink(Link):
         session = self.session
         for delivery_id in delivery_ids:
             if delivery_id in self.deliveries.disposed:
-                session.write(
+                session.wire.write(
                     encode_disposition_frame(
                         session.channel, SENDER, delivery_id, delivery_id, False, state
                     )

@@ -19,7 +19,7 @@ from twinbus.broker.live_entities import LiveEntities
 from twinbus.broker.receivers import StoreReceivers
 from twinbus.broker.session_waiters import Waiter
 from twinbus.broker.store_requests import STORE_REQUESTS
-from twinbus.broker.store_run import StoreRun
+from twinbus.broker.store_run import StoreRun, finish_commit
 from twinbus.broker.transactions import Transactions
 from twinbus.clock import Clock, Now
 from twinbus.entities.commands import (
@@ -282,7 +282,7 @@ class Broker(StoreRun):
 
     def committed(self, commit: Commit) -> None:
         """The commit is durable: publish, and release what waited for it."""
-        for queue in self.store.finish_commit(commit):
+        for queue in finish_commit(self.store, commit):
             self.touch(queue)
         self._durable += commit.fact_count
         self._release()

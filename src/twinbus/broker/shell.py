@@ -87,7 +87,8 @@ class BrokerShell:
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not go on for ever
             self._turn_failed(error)
             return
-        self._turn_failures.went_well()
+        if self._turn_failures.count:
+            self._turn_failures.went_well()
         self._arm()
         if self._open_since_ms < 0 and not self._quiet(commit):
             self._open_since_ms = self._clock.now().mono_ms

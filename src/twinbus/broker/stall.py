@@ -16,20 +16,20 @@ class TurnFailures:
     something that the log will never have, and only reading back what it has helps.
     """
 
-    __slots__ = ("_failures",)
+    __slots__ = ("count",)
 
     FAILURES_MAX: Final = 2
 
     def __init__(self) -> None:
-        self._failures = 0
+        self.count = 0
 
     def went_well(self) -> None:
-        self._failures = 0
+        self.count = 0
 
     def failed(self) -> bool:
         """One more; returns whether the store is to be given up."""
-        self._failures += 1
-        return self._failures >= self.FAILURES_MAX
+        self.count += 1
+        return self.count >= self.FAILURES_MAX
 
 
 class StalledReply:

@@ -14,6 +14,7 @@ from twinbus.clock import Clock, Now
 from twinbus.entities.commands import Reply
 from twinbus.entities.fields import MessageCodec
 from twinbus.entities.queue import Queue
+from twinbus.storage.log import Commit
 from twinbus.storage.store import Store
 
 
@@ -34,6 +35,16 @@ class Durable:
 
     def __init__(self, call: Callable[[], None]) -> None:
         self.call = call
+
+
+def finish_commit(store: Store, commit: Commit) -> list[Queue]:
+    """A commit is durable: everybody may see what it stored.  Returns the queues it touched."""
+    touched = store.finish_commit(commit)
+    for entity_id, number in commit.published.items():
+        queue = store.entities.get(entity_id)
+        if queue is not None:
+            queue.publish(number)
+    return touched
 
 
 class StoreRun:

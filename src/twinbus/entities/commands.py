@@ -6,7 +6,7 @@ This is, with selections.py, the whole of the narrow interface between the two
 (sequence number, grant).
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from twinbus.entities.message import Message, NewMessage, Overlay
 from twinbus.errors import ServiceError
@@ -425,3 +425,21 @@ class Reply:
         self.command = command
         self.result = result
         self.error = error
+
+
+class Asked(Protocol):
+    """Who gets a reply, with what it wanted to remember."""
+
+    def replied(self, reply: Reply, rest: Any) -> None: ...  # type: ignore[explicit-any]
+
+
+def dispatch_replies(replies: list[Reply]) -> None:
+    """Give each reply to whoever asked.
+
+    A command's context is nothing, or whoever asked together with what he wanted to remember.
+    """
+    for reply in replies:
+        context = reply.command.context
+        if context is not None:
+            asked, rest = cast(tuple[Asked, object], context)
+            asked.replied(reply, rest)

@@ -26,11 +26,11 @@ class LockGroup:
 class LockEnds:
     """Which locks end when."""
 
-    __slots__ = ("_ends", "_groups")
+    __slots__ = ("_groups", "ends")
 
     def __init__(self) -> None:
         self._groups: dict[int, LockGroup] = {}
-        self._ends: list[int] = []  # heap of the keys of _groups, lazily deleted
+        self.ends: list[int] = []  # heap of the keys of _groups, lazily deleted
 
     def add(self, until_ms: int, sequence_numbers: list[int]) -> None:
         """These messages are locked until then."""
@@ -38,9 +38,9 @@ class LockEnds:
         if group is None:
             group = LockGroup()
             self._groups[until_ms] = group
-            heappush(self._ends, until_ms)
-            if len(self._ends) > 2 * len(self._groups) + 64:
-                self._ends = sorted(self._groups)  # a sorted list is a heap
+            heappush(self.ends, until_ms)
+            if len(self.ends) > 2 * len(self._groups) + 64:
+                self.ends = sorted(self._groups)  # a sorted list is a heap
         group.batches.append(sequence_numbers)
         group.held_count += len(sequence_numbers)
 
@@ -54,7 +54,7 @@ class LockEnds:
 
     def next_ms(self) -> int:
         """When the next lock ends; NEVER_MS when none is held."""
-        ends = self._ends
+        ends = self.ends
         while ends:
             if ends[0] in self._groups:
                 return ends[0]
@@ -65,7 +65,7 @@ class LockEnds:
         """Sequence numbers, `count` at most, of which some were locked until now or earlier."""
         due: list[int] = []
         while len(due) < count and self.next_ms() <= mono_ms:
-            until_ms = self._ends[0]
+            until_ms = self.ends[0]
             group = self._groups[until_ms]
             batch = group.batches.pop()
             left = count - len(due)

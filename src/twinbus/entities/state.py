@@ -189,6 +189,28 @@ class QueueState:
         self.published = max(self.published, sequence_number)
         self._expiry_waits = False
 
+    def next_due_ms(self, now: Now) -> int:
+        """Milliseconds until `tick` has something to do; -1 when nothing is waiting for time."""
+        main, transfer = self._main, self._transfer_dead_letter
+        lock_ms = due_ms = NEVER_MS
+        number = 0
+        if main.locks.ends or self._dead_letter.locks.ends:
+            lock_ms = min(main.locks.next_ms(), self._dead_letter.locks.next_ms())
+        if transfer is not None:
+            lock_ms = min(lock_ms, transfer.locks.next_ms())
+        if main.schedule:
+            due_ms, number = main.next_scheduled()
+        expiry_ms = main.table.next_expiry_ms()
+        # What is due but not yet durable has to wait; ticking all the time would not help it.
+        soon_ms = now.utc_ms + 1
+        if number > self.published:
+            due_ms = max(due_ms, soon_ms)
+        if self._expiry_waits:
+            expiry_ms = max(expiry_ms, soon_ms)
+        if lock_ms == due_ms == expiry_ms == NEVER_MS:
+            return -1
+        return max(0, min(lock_ms - now.mono_ms, due_ms - now.utc_ms, expiry_ms - now.utc_ms))
+
     def has_ready(self, subqueue: int) -> bool:
         """Would `lock_next` find something (or at least something that has expired)?"""
         if self._receive_disabled:

@@ -21,9 +21,9 @@ class SubQueue:
     __slots__ = (
         "_cursor",
         "_returned",
-        "_schedule",
         "deferred_count",
         "locks",
+        "schedule",
         "scheduled_count",
         "size_bytes",
         "table",
@@ -37,7 +37,7 @@ class SubQueue:
         self.scheduled_count = 0
         self._cursor = 1  # every number below it has been looked at
         self._returned: list[int] = []  # heap of numbers below the cursor, lazily deleted
-        self._schedule: list[tuple[int, int]] = []  # heap of (due, number), lazily deleted
+        self.schedule: list[tuple[int, int]] = []  # heap of (due, number), lazily deleted
 
     # -- in and out -----------------------------------------------------------------------------
 
@@ -50,7 +50,7 @@ class SubQueue:
         self.size_bytes += message.length
         if message.state == SCHEDULED:
             self.scheduled_count += 1
-            heappush(self._schedule, (message.enqueued_ms, message.sequence_number))
+            heappush(self.schedule, (message.enqueued_ms, message.sequence_number))
         elif message.state == DEFERRED:
             self.deferred_count += 1
         elif message.grant == 0 and message.sequence_number < self._cursor:
@@ -186,7 +186,7 @@ class SubQueue:
 
     def next_scheduled(self) -> tuple[int, int]:
         """When the next scheduled message is due, and its number; NEVER_MS when there is none."""
-        schedule = self._schedule
+        schedule = self.schedule
         while schedule:
             message = self.table.get(schedule[0][1])
             if message is not None and message.state == SCHEDULED:
@@ -196,10 +196,10 @@ class SubQueue:
 
     def _tidy_schedule(self) -> None:
         """Entries of cancelled messages must not pile up until they would have been due."""
-        if len(self._schedule) > 2 * self.scheduled_count + 64:
+        if len(self.schedule) > 2 * self.scheduled_count + 64:
             live: set[tuple[int, int]] = set()
-            for entry in self._schedule:
+            for entry in self.schedule:
                 message = self.table.get(entry[1])
                 if message is not None and message.state == SCHEDULED:
                     live.add(entry)
-            self._schedule = sorted(live)  # a sorted list is a heap
+            self.schedule = sorted(live)  # a sorted list is a heap

@@ -208,23 +208,6 @@ class QueueTransitions(QueueState):
         self._activate_message(message, new_number, now.utc_ms, expires_ms)
         self.facts.append(Activated(self.entity_id, number, new_number, now.utc_ms, expires_ms))
 
-    def next_due_ms(self, now: Now) -> int:
-        """Milliseconds until `tick` has something to do; -1 when nothing is waiting for time."""
-        lock_ms = min(self._main.locks.next_ms(), self._dead_letter.locks.next_ms())
-        if self._transfer_dead_letter is not None:
-            lock_ms = min(lock_ms, self._transfer_dead_letter.locks.next_ms())
-        due_ms, number = self._main.next_scheduled()
-        expiry_ms = self._main.table.next_expiry_ms()
-        # What is due but not yet durable has to wait; ticking all the time would not help it.
-        soon_ms = now.utc_ms + 1
-        if number > self.published:
-            due_ms = max(due_ms, soon_ms)
-        if self._expiry_waits:
-            expiry_ms = max(expiry_ms, soon_ms)
-        if lock_ms == due_ms == expiry_ms == NEVER_MS:
-            return -1
-        return max(0, min(lock_ms - now.mono_ms, due_ms - now.utc_ms, expiry_ms - now.utc_ms))
-
 
 def has_expired(message: Message, now: Now) -> bool:
     """Is this a free message whose time is over?  (Deferred and scheduled ones wait.)"""

@@ -7,10 +7,10 @@ This is what the server's links talk to.  Numbers of entities are those of the d
 are they turned into those of a store.  Must never wait: whatever takes time comes back by a reply.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from twinbus.clock import Clock
-from twinbus.entities.commands import Command, Reply, Send
+from twinbus.entities.commands import Command, Reply, Send, dispatch_replies
 from twinbus.entities.partitions import hash_key
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import EntityNotFound, ServiceError
@@ -32,7 +32,6 @@ from twinbus.gateway.partitions.sessions import accept_session
 from twinbus.gateway.throttling.link import ThrottledLink
 from twinbus.gateway.throttling.throttle import Throttle
 from twinbus.gateway.transfer.journal import Journals
-from twinbus.links.replies import dispatch_replies
 from twinbus.links.sink import Sink
 from twinbus.links.store_link import Accepting, Answer, ReceiverDescription, Receiving, StoreLink
 
@@ -40,7 +39,10 @@ from twinbus.links.store_link import Accepting, Answer, ReceiverDescription, Rec
 class Gateway:
     """The way from a client's links to the stores."""
 
-    def __init__(self, links: list[StoreLink], clock: Clock) -> None:
+    def __init__(
+        self, links: list[StoreLink], clock: Clock, stores: Sequence[StoreLink] | None = None
+    ) -> None:
+        """`stores` are the links without any wrapper, for what no wrapper is about."""
         self.links = links  # throttled while there is a reason to
         self.clock = clock
         self.directory = Directory()
@@ -50,7 +52,9 @@ class Gateway:
         self.down_partitions: Callable[[Entity], frozenset[int]] = _no_partitions
         self.journals: Journals | None = None  # where there are several stores
         self.ticking: set[Ticking] = set()  # receivers of partitioned entities with a cache
-        self._stores = links
+        self._unthrottled = links
+        self._stores = list(links if stores is None else stores)
+        self._only_store = self._stores[0] if len(self._stores) == 1 else None
         self._throttled: list[StoreLink] = []
         self._throttle: Throttle | None = None
         self._only = links[0] if len(links) == 1 else None
@@ -60,14 +64,14 @@ class Gateway:
         self._throttle = throttle
         self._throttled = [
             ThrottledLink(store, link, self.directory, throttle, self.clock)
-            for store, link in enumerate(self._stores)
+            for store, link in enumerate(self._unthrottled)
         ]
         self.look_at_throttle()
 
     def look_at_throttle(self) -> None:
         """It may have a reason to refuse something now, or none any more."""
         is_calm = self._throttle is None or self._throttle.is_calm
-        self.links = self._stores if is_calm else self._throttled
+        self.links = self._unthrottled if is_calm else self._throttled
         self._only = self.links[0] if len(self.links) == 1 else None
 
     def check_management(self, prefix: str) -> None:
@@ -134,26 +138,26 @@ class Gateway:
             each.tick()
 
     def turn_if_alone(self, client: object) -> None:
-        if self._only is not None:
-            self._only.turn_if_alone(client)
+        if self._only_store is not None:
+            self._only_store.turn_if_alone(client)
             return
-        for link in self.links:
+        for link in self._stores:
             link.turn_if_alone(client)
 
     @property
     def pending_bytes(self) -> int:
         """Of sends on their way to the disks."""
-        if self._only is not None:
-            return self._only.pending_bytes
-        return max([link.pending_bytes for link in self.links])
+        if self._only_store is not None:
+            return self._only_store.pending_bytes
+        return max([link.pending_bytes for link in self._stores])
 
     def when_durable(self, call: Callable[[], None]) -> None:
         """Call when everything submitted until now is durable and answered."""
-        if self._only is not None:
-            self._only.when_durable(call)
+        if self._only_store is not None:
+            self._only_store.when_durable(call)
             return
-        countdown = _Countdown(len(self.links), call)
-        for link in self.links:
+        countdown = _Countdown(len(self._stores), call)
+        for link in self._stores:
             link.when_durable(countdown.one_less)
 
     # -- receivers and sessions ------------------------------------------------------------------

@@ -85,7 +85,7 @@ class Bus:
             self.runner.on_listing = self._listed
             self._catalog = CatalogFile(OsDisk(config.data_dir / "catalog"))
         self.faults = ServerFaults(self.runner.links, broker_count, effects, lose, clock)
-        self.gateway = Gateway(self._traced(self.faults.links, config), clock)
+        self.gateway = Gateway(self._traced(self.faults.links, config), clock, self.runner.links)
         self.metering = _metering(config, self.gateway, clock)
         self.maker = Maker(self.gateway, self._catalog or NoCatalog())
         links, directory = self.gateway.links, self.gateway.directory

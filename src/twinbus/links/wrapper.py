@@ -10,6 +10,7 @@ asked for, and a `FaultyLink` lends out the `submit` of what it wraps until ther
 from collections.abc import Callable
 
 from twinbus.clock import Clock
+from twinbus.entities.commands import Command, Reply, dispatch_replies
 from twinbus.entities.message import Message
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import ServiceError
@@ -80,3 +81,22 @@ class SinkWrapper:
 
     def lost(self, error: ServiceError) -> None:
         self._sink.lost(error)
+
+
+def submit_admitted(
+    link: StoreLink,
+    commands: list[Command],
+    refusal: Callable[[Command], ServiceError | None],
+) -> None:
+    """Pass on what is not refused; who is refused hears so at once."""
+    admitted: list[Command] = []
+    refused: list[Reply] = []
+    for command in commands:
+        error = refusal(command)
+        if error is None:
+            admitted.append(command)
+        else:
+            refused.append(Reply(command, None, error))
+    if admitted:
+        link.submit(admitted)
+    dispatch_replies(refused)

@@ -13,6 +13,7 @@ import errno
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
+from weakref import WeakSet
 
 from twinbus.storage.disk import Disk, File
 from twinbus.storage.ring import WriteRing
@@ -33,6 +34,7 @@ class DiskFaults:
         self._chance = chance  # between 0 and 1, 1 excluded
         self._mutex = threading.Lock()
         self._settings: _Settings | None = None
+        self._files: WeakSet[FaultyFile] = WeakSet()
         self.active = False
         self.slowed = 0  # how often, since the beginning
         self.failed = 0
@@ -56,8 +58,18 @@ class DiskFaults:
             )
         )
         self.active = not is_empty
+        with self._mutex:
+            files = list(self._files)
+        for file in files:
+            file.faults_changed()
         if former is not None:
             former.changed.set()
+
+    def watch(self, file: "FaultyFile") -> None:
+        """This file is told of every change; threads open files, too."""
+        with self._mutex:
+            self._files.add(file)
+        file.faults_changed()
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -96,9 +108,17 @@ class DiskFaults:
 
 
 class FaultyFile:
-    """A file of a faulty disk."""
+    """A file of a faulty disk.  Without a fault, commits go straight to the file that it wraps."""
 
-    __slots__ = ("_faults", "_file", "close", "read")
+    __slots__ = (
+        "__weakref__",
+        "_faults",
+        "_file",
+        "begin_write_through",
+        "close",
+        "read",
+        "write_through",
+    )
 
     def __init__(self, file: File, faults: DiskFaults) -> None:
         self._file = file
@@ -106,6 +126,14 @@ class FaultyFile:
         # No fault is about these, so there is nothing to go through.
         self.read = file.read
         self.close = file.close
+        faults.watch(self)
+
+    def faults_changed(self) -> None:
+        """Some begin, or there are none any more."""
+        is_active = self._faults.active
+        self.write_through = self._write_through if is_active else self._file.write_through
+        # While there are faults, a thread has to meet them: some take their time.
+        self.begin_write_through = _refuse if is_active else self._file.begin_write_through
 
     def write(self, buffers: list[bytes], offset: int) -> None:
         if self._faults.active:
@@ -117,15 +145,10 @@ class FaultyFile:
             self._faults.before_writing()
         self._file.sync()
 
-    def write_through(self, buffers: list[bytes], offset: int) -> None:
-        if self._faults.active:  # a write and a sync
-            self._faults.before_writing()
-            self._faults.before_writing()
+    def _write_through(self, buffers: list[bytes], offset: int) -> None:
+        self._faults.before_writing()  # a write and a sync
+        self._faults.before_writing()
         self._file.write_through(buffers, offset)
-
-    def begin_write_through(self, ring: WriteRing, buffers: list[bytes], offset: int) -> bool:
-        """While there are faults, a thread has to meet them: some take their time."""
-        return not self._faults.active and self._file.begin_write_through(ring, buffers, offset)
 
     def reserve(self, size: int) -> None:
         if self._faults.active:
@@ -136,6 +159,10 @@ class FaultyFile:
         if self._faults.active:
             self._faults.before_writing()
         self._file.truncate(size)
+
+
+def _refuse(ring: WriteRing, buffers: list[bytes], offset: int) -> bool:
+    return False
 
 
 class FaultyDisk:

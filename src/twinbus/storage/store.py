@@ -2,7 +2,7 @@
 
     queues state facts ─▶ begin_commit: facts → one frame        (loop thread)
                           Commit.write: checksum, write, sync    (any thread)
-                          finish_commit: publish                 (loop thread)
+                          finish_commit: bodies can be read back (loop thread)
 
 At most one commit is in flight.  Nothing may be answered for that is not in a finished commit.
 `next_task` and `finish_task` do the same for background work (`maintenance.py`); both must be
@@ -195,7 +195,7 @@ class Store:
         maintenance = self._maintenance
         promised = maintenance.promised + size_bytes
         room = log.end_offset - log.head_offset - promised
-        if maintenance.has_next:
+        if log.ready_segment != 0 or maintenance.has_next:
             room += log.capacity()
         if room < self._reserve or maintenance.snapshot_room_missing:
             return False
@@ -254,7 +254,7 @@ class Store:
         return commit
 
     def finish_commit(self, commit: Commit) -> list[Queue]:
-        """The commit was written: publish what it stored.  Returns the queues it touched."""
+        """The commit was written.  Returns the queues it touched; the caller publishes in them."""
         self._log.check_poison()
         if commit is not self._in_flight:
             raise LogPoisoned("a commit was finished that is not in flight")
@@ -267,10 +267,6 @@ class Store:
         if commit.messages:
             self._cache.add(commit.messages, commit.end.position())
         entities = self.entities
-        for entity_id, number in commit.published.items():
-            queue = entities.get(entity_id)
-            if queue is not None:
-                queue.publish(number)
         touched: list[Queue] = []
         for entity_id in commit.touched:
             queue = entities.get(entity_id)
@@ -297,7 +293,7 @@ class Store:
     @property
     def has_urgent_task(self) -> bool:
         """Whether `next_task` should be asked at once: the log needs a segment to go on in."""
-        return self._maintenance.is_urgent
+        return self._log.ready_segment == 0 and self._maintenance.is_urgent
 
     def finish_task(self, task: Task) -> None:
         self._log.check_poison()

@@ -20,6 +20,7 @@ from twinbus.entities.commands import (
     DEAD_LETTER,
     DEFER,
     RELEASE,
+    Asked,
     Command,
     Reply,
     Send,
@@ -29,7 +30,6 @@ from twinbus.entities.descriptions import PREFIX_END
 from twinbus.entities.message import Message
 from twinbus.entities.partitions import shown_name
 from twinbus.gateway.directory.directory import Directory, plain_id
-from twinbus.links.replies import Asked
 from twinbus.links.sink import Sink
 from twinbus.links.store_link import ReceiverDescription, Receiving, StoreLink
 from twinbus.links.wrapper import LinkWrapper, SinkWrapper

@@ -16,6 +16,7 @@ from twinbus.entities.commands import (
     Reply,
     Send,
     UpdateEntities,
+    dispatch_replies,
 )
 from twinbus.entities.descriptions import (
     QueueDescription,
@@ -32,7 +33,6 @@ from twinbus.entities.topic import Topic
 from twinbus.errors import ServiceError
 from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.namespaces.entity_changes import Maker, NoCatalog
-from twinbus.links.replies import dispatch_replies
 from twinbus.links.store_link import ReceiverDescription
 from twinbus.message.filter_fields import StoredMessageCodec
 from twinbus.storage.log import Commit

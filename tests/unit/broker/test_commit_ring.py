@@ -9,6 +9,7 @@ import pytest
 
 from twinbus.broker.commit_ring import CommitRing
 from twinbus.broker.shell import BrokerShell
+from twinbus.broker.store_run import finish_commit
 from twinbus.clock import SystemClock
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.errors import LogPoisoned
@@ -76,7 +77,7 @@ async def test_a_commit_survives(tmp_path: Path) -> None:
         commit.write()
     else:
         assert await outcome_of(commit, ring) is None
-    store.finish_commit(commit)
+    finish_commit(store, commit)
     store.close()
     again = opened(tmp_path)
     assert "orders" in again.names
@@ -105,7 +106,7 @@ async def test_what_the_kernel_does_not_write(
         if expected == "undone":
             assert outcome == "undone"
             commit.write()
-            store.finish_commit(commit)
+            finish_commit(store, commit)
         else:
             assert type(outcome) is LogPoisoned
             with pytest.raises(LogPoisoned):

@@ -45,4 +45,4 @@ def test_settled_locks_leave_nothing_behind() -> None:
         ends.add(until_ms, [until_ms])
         ends.discard(until_ms, 1)
     assert len(ends._groups) == 1
-    assert len(ends._ends) < 80
+    assert len(ends.ends) < 80

@@ -258,7 +258,7 @@ def test_cancelled_schedules_leave_nothing_behind(scene: Scene) -> None:
         number = scene.queue.send([at(10**9)], scene.now)
         scene.queue.cancel_scheduled(number, scene.now)
     scene.queue.send([at(5)], scene.now)
-    assert len(scene.queue._main._schedule) < 70
+    assert len(scene.queue._main.schedule) < 70
     assert scene.queue.next_due_ms(scene.now) == 5
 
 

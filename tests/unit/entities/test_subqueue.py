@@ -109,4 +109,4 @@ def test_schedules_survive_tidying() -> None:
         left = max(set(range(1, 301)) - set(numbers[: numbers.index(number) + 1]))
         assert part.next_scheduled() == (1_000 - left, left)
     assert part.scheduled_count == 10
-    assert len(part._schedule) <= 84
+    assert len(part.schedule) <= 84

@@ -18,6 +18,7 @@ from twinbus.entities.commands import (
     Listed,
     NewEntity,
     Reply,
+    dispatch_replies,
 )
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import MAIN
@@ -29,7 +30,6 @@ from twinbus.entities.rule_descriptions import default_rule
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import ServiceError, Unavailable
 from twinbus.gateway.directory.directory import Directory, Entity, Part
-from twinbus.links.replies import dispatch_replies
 from twinbus.links.sink import Sink
 from twinbus.links.store_link import DOWN, UP, Accepting, Answer, ReceiverDescription
 from twinbus.links.transactions import StoreTransactions

@@ -1,5 +1,6 @@
 """A small store on a simulated disk, and the few moves that all tests of it make."""
 
+from twinbus.broker.store_run import finish_commit
 from twinbus.clock import Now
 from twinbus.entities.commands import COMPLETE
 from twinbus.entities.descriptions import QueueDescription
@@ -51,7 +52,7 @@ class Scene:
                 assert self.work(), "facts wait for a segment that never comes"
                 continue
             commit.write()
-            self.store.finish_commit(commit)
+            finish_commit(self.store, commit)
             count += 1
         return count
 

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from tests.unit.storage.scene import SALT, Scene
+from twinbus.broker.store_run import finish_commit
 from twinbus.clock import Now
 from twinbus.entities.commands import COMPLETE
 from twinbus.entities.descriptions import QueueDescription
@@ -31,7 +32,7 @@ def test_nothing_is_visible_before_its_commit_is_finished() -> None:
     assert not scene.queue.has_ready(MAIN)
     commit.write()
     assert not scene.queue.has_ready(MAIN)
-    assert scene.store.finish_commit(commit) == [scene.queue]
+    assert finish_commit(scene.store, commit) == [scene.queue]
     assert scene.queue.has_ready(MAIN)
 
 
@@ -43,7 +44,7 @@ def test_a_commit_publishes_only_what_is_in_it() -> None:
     scene.queue.send([NewMessage(b"b")], scene.now)
     assert scene.store.begin_commit() is None, "one commit at a time"
     commit.write()
-    scene.store.finish_commit(commit)
+    finish_commit(scene.store, commit)
     assert scene.queue.published == 1
     scene.commit()
     assert scene.queue.published == 2
@@ -66,9 +67,9 @@ def test_the_same_commit_is_never_finished_twice() -> None:
     commit = scene.store.begin_commit()
     assert commit is not None
     commit.write()
-    scene.store.finish_commit(commit)
+    finish_commit(scene.store, commit)
     with pytest.raises(LogPoisoned):
-        scene.store.finish_commit(commit)
+        finish_commit(scene.store, commit)
 
 
 def test_entities_survive_with_their_names_and_descriptions() -> None:
@@ -127,7 +128,7 @@ def test_one_error_poisons_the_store_for_good(kind: str, code: int) -> None:
     with pytest.raises(LogPoisoned):
         commit.write()
     with pytest.raises(LogPoisoned):
-        scene.store.finish_commit(commit)
+        finish_commit(scene.store, commit)
     with pytest.raises(LogPoisoned):
         scene.store.begin_commit()
     with pytest.raises(LogPoisoned):
@@ -205,7 +206,7 @@ def test_a_full_disk_refuses_sends_and_settles_on() -> None:
         commit = scene.store.begin_commit()
         assert commit is not None, "no room to settle"
         commit.write()
-        scene.store.finish_commit(commit)
+        finish_commit(scene.store, commit)
         scene.now.mono_ms += 100
         scene.work()
     assert scene.store.room_for(1_600), "settling has made room, but sends are still refused"
@@ -249,7 +250,7 @@ def test_facts_that_do_not_fit_wait_for_the_next_commit() -> None:
     assert len(waiting) == 30 - commit.fact_count
     assert {m.position for fact in waiting for m in fact.messages} == {0}, "they lie nowhere yet"
     commit.write()
-    scene.store.finish_commit(commit)
+    finish_commit(scene.store, commit)
     assert scene.commit() >= 2
     assert len(scene.bodies()) == 30
     assert scene.reopened().bodies() == [bytes([index]) * 1_500 for index in range(30)]
@@ -271,7 +272,7 @@ def test_a_fact_larger_than_a_segment_is_split_and_counts_once() -> None:
             scene.work()
             continue
         commit.write()
-        scene.store.finish_commit(commit)
+        finish_commit(scene.store, commit)
         counted += commit.fact_count
         commits += 1
     assert counted == 2

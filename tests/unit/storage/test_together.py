@@ -4,6 +4,7 @@ import pytest
 
 from tests.simulation.store_workload import ShortCodec
 from tests.unit.storage.scene import SALT, SEGMENT_SIZE, Scene
+from twinbus.broker.store_run import finish_commit
 from twinbus.clock import Now
 from twinbus.entities.descriptions import (
     QueueDescription,
@@ -71,7 +72,7 @@ def test_a_group_counts_as_one_fact_and_publishes_all_it_holds() -> None:
     assert commit.fact_count == 1
     assert (scene.queue.published, other.published) == (0, 0)
     commit.write()
-    touched = scene.store.finish_commit(commit)
+    touched = finish_commit(scene.store, commit)
     assert touched == [scene.queue, other]
     assert (scene.queue.published, other.published) == (1, 1)
     assert (scene.bodies(), bodies_in(scene, other)) == ([b"here"], [b"there"])
@@ -109,7 +110,7 @@ def frame_sizes(store: Store) -> list[int]:
         commit = store.begin_commit()
         assert commit is not None
         commit.write()
-        store.finish_commit(commit)
+        finish_commit(store, commit)
         sizes.append(commit.size)
     return sizes
 
@@ -150,7 +151,7 @@ def test_an_empty_group_is_a_fact_of_no_bytes() -> None:
     assert commit is not None
     assert (commit.fact_count, commit.size) == (1, 0)
     commit.write()
-    assert scene.store.finish_commit(commit) == []
+    assert finish_commit(scene.store, commit) == []
     scene.send(b"after it")
     assert scene.reopened().bodies() == [b"after it"]
 
@@ -171,7 +172,7 @@ def test_a_body_for_many_subscriptions_is_on_disk_once() -> None:
     assert commit.size < RECORD_SIZE + len(body) + 5 * 100
     assert commit.fact_count == 1
     commit.write()
-    touched = scene.store.finish_commit(commit)
+    touched = finish_commit(scene.store, commit)
     assert touched == [topic, *topic.subscriptions.values()]
     assert topic.published == 1
     subscriptions = list(topic.subscriptions.values())

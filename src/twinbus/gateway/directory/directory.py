@@ -54,6 +54,7 @@ class Entity:
         "cursor",
         "description",
         "entity_id",
+        "is_partitioned",
         "kind",
         "metrics",
         "name",
@@ -73,6 +74,7 @@ class Entity:
         topic: "Entity | None" = None,
     ) -> None:
         self.entity_id = entity_id
+        self.is_partitioned = entity_id >= PARTITIONED
         self.kind = kind  # "queue", "topic" or "subscription"
         self.name = name
         self.parts = parts
@@ -83,10 +85,6 @@ class Entity:
         self.description = description
         self.needs_keys = False  # whether a NewMessage must bring its ids along
         self.describe(description)
-
-    @property
-    def is_partitioned(self) -> bool:
-        return self.entity_id >= PARTITIONED
 
     def describe(self, description: QueueDescription) -> None:
         """It has a new description."""

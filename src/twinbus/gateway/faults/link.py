@@ -17,11 +17,10 @@ from twinbus.entities.sessions import SessionLock
 from twinbus.errors import ServerBusy, ServiceError
 from twinbus.gateway.directory.directory import Directory, Entity, plain_id
 from twinbus.gateway.faults.faults import Fault, Faults
-from twinbus.links.replies import submit_admitted
 from twinbus.links.sink import Sink
 from twinbus.links.store_link import Accepting, Answer, ReceiverDescription, Receiving, StoreLink
 from twinbus.links.transactions import StoreTransactions, Transaction
-from twinbus.links.wrapper import LinkWrapper
+from twinbus.links.wrapper import LinkWrapper, submit_admitted
 
 
 class FaultyLink(LinkWrapper):

@@ -12,7 +12,6 @@ from twinbus.errors import ServerBusy
 from twinbus.gateway.directory.directory import Directory, plain_id
 from twinbus.gateway.throttling.credit_sink import PaidSink
 from twinbus.gateway.throttling.throttle import RECEIVE, Throttle, prefix_of
-from twinbus.links.replies import submit_admitted
 from twinbus.links.sink import Sink
 from twinbus.links.store_link import (
     SLOW,
@@ -23,7 +22,7 @@ from twinbus.links.store_link import (
     Receiving,
     StoreLink,
 )
-from twinbus.links.wrapper import LinkWrapper
+from twinbus.links.wrapper import LinkWrapper, submit_admitted
 
 
 class ThrottledLink(LinkWrapper):

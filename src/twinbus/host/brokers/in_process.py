@@ -12,8 +12,8 @@ from pathlib import Path
 
 from twinbus.broker.shell import BrokerShell
 from twinbus.clock import Clock
+from twinbus.entities.commands import dispatch_replies
 from twinbus.gateway.faults.acting import FaultEffects, LocalEffects
-from twinbus.links.replies import dispatch_replies
 from twinbus.links.store_link import StoreLink
 from twinbus.message.filter_fields import StoredMessageCodec
 from twinbus.storage.disk import OsDisk

@@ -17,7 +17,7 @@ from typing import Final
 
 from twinbus.clock import Clock
 from twinbus.config import ServerConfig, record_stores
-from twinbus.entities.commands import Listed
+from twinbus.entities.commands import Listed, dispatch_replies
 from twinbus.errors import ConfigError, DirectoryInUse
 from twinbus.gateway.faults.faults import DiskPlan
 from twinbus.gateway.health.health import BrokerReport, StoreReport
@@ -39,7 +39,6 @@ from twinbus.limits import BROKER_BEAT_MS, BROKER_LAG_MS_MAX, BROKER_SILENT_MS_M
 from twinbus.links.remote.beats import Beat, StoreBeat, decode_beat
 from twinbus.links.remote.operations import ANY, BEAT, BROKEN, FAULT, HIDE, Operation
 from twinbus.links.remote.remote_store import RemoteStore, dispatch
-from twinbus.links.replies import dispatch_replies
 from twinbus.links.store_link import UP
 from twinbus.storage.disk import OsDisk
 from twinbus.telemetry.telemetry import Telemetry

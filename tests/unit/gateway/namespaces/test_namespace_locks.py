@@ -13,7 +13,7 @@ import pytest
 from tests.unit.broker.actions import by_subject
 from tests.unit.broker.harness import BrokerHarness
 from twinbus.broker.broker import Broker
-from twinbus.entities.commands import Command, Reply
+from twinbus.entities.commands import Command, Reply, dispatch_replies
 from twinbus.entities.descriptions import (
     QueueDescription,
     SubscriptionDescription,
@@ -31,7 +31,6 @@ from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.namespaces.entity_changes import Maker, NoCatalog
 from twinbus.gateway.namespaces.entity_locks import Turns
 from twinbus.gateway.namespaces.namespace import Namespace
-from twinbus.links.replies import dispatch_replies
 
 pytestmark = pytest.mark.asyncio
 

@@ -20,6 +20,7 @@ from twinbus.entities.commands import (
     Reply,
     Send,
     Settle,
+    dispatch_replies,
 )
 from twinbus.entities.descriptions import QueueDescription, subscription_path
 from twinbus.entities.facts import MAIN
@@ -33,7 +34,6 @@ from twinbus.gateway.partitions.fan_out import Ticking
 from twinbus.gateway.partitions.receiver import PartitionedReceiver
 from twinbus.gateway.partitions.routing import route
 from twinbus.gateway.partitions.sessions import accept_session
-from twinbus.links.replies import dispatch_replies
 from twinbus.links.sink import Sink
 from twinbus.links.store_link import DOWN, UP, Accepting, Answer, ReceiverDescription
 from twinbus.message.filter_fields import StoredMessageCodec

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.gateway.sim_stores import Answers, SimStores, key_of_body, keyed
-from twinbus.entities.commands import DeleteEntities, Reply, Send, UpdateEntities
+from twinbus.entities.commands import DeleteEntities, Reply, Send, UpdateEntities, dispatch_replies
 from twinbus.entities.descriptions import DISABLED, QueueDescription
 from twinbus.entities.facts import DEAD_LETTER
 from twinbus.entities.message import NewMessage, Overlay
@@ -24,7 +24,6 @@ from twinbus.gateway.transfer.journal import (
     Journals,
 )
 from twinbus.gateway.transfer.journal_entries import decode_entry, encode_entry
-from twinbus.links.replies import dispatch_replies
 from twinbus.links.store_link import SLOW, UP
 from twinbus.testing.disk import CrashMode
 

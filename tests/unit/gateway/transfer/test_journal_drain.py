@@ -2,14 +2,13 @@
 
 from tests.unit.broker.harness import SimSink
 from tests.unit.links.remote.pair import up
-from twinbus.entities.commands import PEEK_LOCK, Reply, Send
+from twinbus.entities.commands import PEEK_LOCK, Reply, Send, dispatch_replies
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import NewMessage
 from twinbus.gateway.directory.directory import Directory, Part
 from twinbus.gateway.transfer.journal_drain import Drain
 from twinbus.gateway.transfer.journal_entries import encode_entry
-from twinbus.links.replies import dispatch_replies
 from twinbus.links.store_link import ReceiverDescription
 
 A_DAY_MS = 86_400_000

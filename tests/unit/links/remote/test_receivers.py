@@ -338,8 +338,8 @@ def test_a_receiver_that_has_ended_is_kept_nowhere() -> None:
     world.receiver(queue, credit=1)
     world.receiver(queue + 100)
     world.answer(DeleteEntities([queue]))
-    store, hosted = world.stores[0], host.host._stores[0]
-    assert not (store.receivers._receivers or store.receivers._open_receivers or store.receivers._closed_receivers)
+    kept, hosted = world.stores[0].receivers, host.host._stores[0]
+    assert not (kept._receivers or kept._open_receivers or kept._closed_receivers)
     assert not hosted._receivers
 
 

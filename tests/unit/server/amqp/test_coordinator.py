@@ -50,7 +50,7 @@ class Person:
             link.unsettled_count += 1
         state = None if txn_id is None else TransactionalState(txn_id)
         transfer = Transfer(link.handle, delivery_id, b"tag", settled=settled, state=state)
-        session.write(encode_frame(session.channel, transfer.encode(), data))
+        session.wire.write(encode_frame(session.channel, transfer.encode(), data))
         told = [event for event in self.client.pump() if isinstance(event, DispositionReceived)]
         return told[-1].state if told else None
 
