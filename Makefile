@@ -28,7 +28,7 @@ BUILD ?= $(lastword $(BUILDS))
 
 # Suites without a server.  Of these, CORE goes through the hot modules, and is run on both builds.
 QUIET := tests/unit tests/property tests/simulation tests/docs
-CORE := $(addprefix tests/unit/,amqp message entities storage links broker gateway) \
+CORE := $(addprefix tests/unit/,amqp message entities storage links broker gateway test_compiled.py) \
         $(addprefix tests/unit/pipeline/test_,rows.py encoding.py sink_keys.py) tests/property
 # Suites that talk to real servers: once, on one build (`make nightly`: on both).
 LIVE := tests/interop tests/security tests/crash tests/browser tests/packaging

@@ -49,7 +49,6 @@ HOT = (
     "gateway/counting/counters.py",
     "gateway/counting/meter.py",
     "gateway/directory/directory.py",
-    "gateway/faults/link.py",
     "gateway/partitions/*.py",
     "server/amqp/receiving.py",
     "server/amqp/sending.py",
@@ -75,9 +74,9 @@ def wanted() -> bool:
     return shutil.which(compiler) is not None
 
 
-def hot_modules() -> list[str]:
-    root = Path("src/twinbus")
-    found = [path for pattern in HOT for path in sorted(root.glob(pattern))]
+def hot_modules(root: Path = Path()) -> list[str]:
+    package = root / "src" / "twinbus"
+    found = [path for pattern in HOT for path in sorted(package.glob(pattern))]
     return [str(path) for path in found if path.name not in INTERPRETED]
 
 
@@ -99,4 +98,5 @@ def compiled_modules() -> list[object]:
     return list(modules)
 
 
-setup(ext_modules=compiled_modules())
+if __name__ == "__main__":
+    setup(ext_modules=compiled_modules())

@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _is_compiled() -> bool:
-    if any((ROOT / "build" / "compiled" / "twinbus" / "amqp").glob("codec.*.so")):
+    if any((ROOT / "build" / "compiled" / "twinbus" / "amqp").glob("decoding.*.so")):
         return True
     print("no compiled build in build/compiled (make compiled): leaving it out")
     return False
