@@ -54,11 +54,11 @@ from twinbus.entities.message import (
     DEFERRED,
     NEVER_MS,
     SCHEDULED,
-    Mark,
     Message,
     NewMessage,
     Overlay,
-    has_mark,
+    ProducerKey,
+    has_producer_key,
     overlay_bytes,
 )
 from twinbus.entities.state import Grants, QueueCounts
@@ -97,16 +97,16 @@ class Queue(QueueTransitions):
         What is accepted and dropped has the number 0: a ping, a copy of what its producer has sent
         before under the same number, and, where duplicates are detected, a duplicate.
         """
-        if has_mark(messages):
-            return self._send_marked(messages, now)
+        if has_producer_key(messages):
+            return self._send_keyed(messages, now)
         return self._send_unmarked(messages, now)
 
     def must_be_whole(self, messages: list[NewMessage]) -> bool:
         """Must these be one frame?  Ids and producers' numbers come with their messages."""
-        return self.history is not None or has_mark(messages)
+        return self.history is not None or has_producer_key(messages)
 
-    def _send_marked(self, messages: list[NewMessage], now: Now) -> list[int]:
-        only = messages[0].mark
+    def _send_keyed(self, messages: list[NewMessage], now: Now) -> list[int]:
+        only = messages[0].producer_key
         if len(messages) == 1 and only is not None and not only.is_ping:
             return self._send_numbered(messages, only, now)
         found = self._arrivals().screen(messages)
@@ -124,8 +124,8 @@ class Queue(QueueTransitions):
         gather(self.facts, mark)
         return found.spread(numbers)
 
-    def _send_numbered(self, messages: list[NewMessage], only: Mark, now: Now) -> list[int]:
-        """What `_send_marked` does with one numbered message: a paired sender sends one a call."""
+    def _send_numbered(self, messages: list[NewMessage], only: ProducerKey, now: Now) -> list[int]:
+        """What `_send_keyed` does with one numbered message: a paired sender sends one a call."""
         self.check_sendable()
         arrivals = self._arrivals()
         producer, number = only.producer, only.number
@@ -206,7 +206,7 @@ class Queue(QueueTransitions):
 
     def remember(self, messages: list[NewMessage], now: Now) -> list[NewMessage]:
         """For transactions: which messages are to be stored; from now on they are known."""
-        if has_mark(messages):
+        if has_producer_key(messages):
             found = self._arrivals().screen(messages)
             self._arrive(found)
             messages = found.fresh

@@ -51,8 +51,8 @@ def measure(messages: list[NewMessage]) -> tuple[int, int, int]:
         size += length
         if length > UNIT_BYTES:
             units += (length - 1) // UNIT_BYTES
-        mark = message.mark
-        if mark is not None and mark.is_ping:
+        key = message.producer_key
+        if key is not None and key.is_ping:
             pings += 1
             size -= length
     return size, units - pings, pings

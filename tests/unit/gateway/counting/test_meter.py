@@ -16,7 +16,7 @@ from twinbus.entities.commands import (
     SettleRanges,
 )
 from twinbus.entities.facts import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
-from twinbus.entities.message import Mark, Message, NewMessage
+from twinbus.entities.message import Message, NewMessage, ProducerKey
 from twinbus.errors import QuotaExceeded
 from twinbus.gateway.counting.meter import (
     METERS_MAX,
@@ -73,7 +73,7 @@ def test_pings_are_no_sends() -> None:
     """C-1, P-18"""
     meter, entity = orders()
     ping, numbered = messages(10, 10)
-    ping.mark, numbered.mark = Mark("", 0, is_ping=True), Mark("p", 1)
+    ping.producer_key, numbered.producer_key = ProducerKey("", 0, is_ping=True), ProducerKey("p", 1)
     entity.replied(Reply(Send(1, [ping, numbered]), [0, 7], None))
     assert taken(meter) == {("orders", "ping"): (1, 1), ("orders", "send"): (1, 1)}
 
