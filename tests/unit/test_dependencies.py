@@ -45,8 +45,7 @@ MAY_IMPORT = {
     "page": set[str](),
     "pairing": ROOTS | {"entities"},  # of entities, the hash of keys; otherwise Azure's SDK
     # Of pairing, the rules of rewriting; of entities, the partitions.
-    "pipeline": ROOTS
-    | {"client", "amqp", "message", "entities", "metered", "costs", "pairing"},
+    "pipeline": ROOTS | {"client", "amqp", "message", "entities", "metered", "costs", "pairing"},
     # A user of everything that users have.
     "drill": ROOTS | {"client", "metered", "costs", "pairing", "pipeline", "testing"},
 }

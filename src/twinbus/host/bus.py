@@ -26,7 +26,7 @@ from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.health.health import HealthSource
 from twinbus.gateway.health.usage import LocalHealth
 from twinbus.gateway.namespaces.auto_delete_rounds import IdleRounds
-from twinbus.gateway.namespaces.entity_changes import Maker, NoCatalog
+from twinbus.gateway.namespaces.entity_changes import EntityChanges, NoCatalog
 from twinbus.gateway.namespaces.reconcile import restore
 from twinbus.gateway.throttling.throttle import Usage
 from twinbus.gateway.transfer.journal import Journals
@@ -87,7 +87,7 @@ class Bus:
         self.faults = ServerFaults(self.runner.links, broker_count, effects, lose, clock)
         self.gateway = Gateway(self._traced(self.faults.links, config), clock)
         self.metering = _metering(config, self.gateway, clock)
-        self.maker = Maker(self.gateway, self._catalog or NoCatalog())
+        self.changes = EntityChanges(self.gateway, self._catalog or NoCatalog())
         links, directory = self.gateway.links, self.gateway.directory
         self._relays = Relays(links, directory, clock, StoredMessageCodec())
         if len(links) > 1:
@@ -96,10 +96,10 @@ class Bus:
             if isinstance(self.runner, Brokers):
                 self.runner.is_journalled = journals.takes
         self._healths = [DOWN] * len(links)
-        self._idle_rounds = IdleRounds(self.gateway, self.maker, self._relays.concerns)
+        self._idle_rounds = IdleRounds(self.gateway, self.changes, self._relays.concerns)
         self._idle_timer: asyncio.TimerHandle | None = None
         self.gateway.down_partitions = self.faults.faults.down_partitions
-        self.runner.when_entity_is_gone(self.maker.forget)
+        self.runner.when_entity_is_gone(self.changes.forget)
 
     async def start(self) -> None:
         """Open the stores and learn what is in them."""
@@ -163,7 +163,7 @@ class Bus:
                 self.gateway.journals.found(store, listed)
 
     async def _compare(self, catalog: CatalogFile) -> None:
-        for warning in await restore(self.gateway, catalog, self.maker.gate):
+        for warning in await restore(self.gateway, catalog, self.changes.lock):
             log.warning("%s", warning)
 
     async def _restore_again(self) -> None:

@@ -45,7 +45,7 @@ class Router:
         access: HttpAccess,
         messages: Answerer,
         entities: Answerer,
-        reports: Answerer,
+        front: Answerer,
         faults: Answerer,
         meter: Answerer,
         namespaces: Answerer,
@@ -55,7 +55,7 @@ class Router:
         self._access = access
         self._messages = messages
         self._entities = entities
-        self._reports = reports
+        self._front = front
         self._faults = faults
         self._meter = meter
         self._namespaces = namespaces
@@ -78,7 +78,7 @@ class Router:
         if is_about_page(request, segments):
             return self._page
         if is_about_server(request):
-            return self._reports
+            return self._front
         if is_about_faults(segments):
             return self._faults
         if is_about_pairs(segments):

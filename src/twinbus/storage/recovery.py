@@ -17,7 +17,7 @@ from twinbus.errors import LogDamaged, ServiceError
 from twinbus.limits import SEGMENT_HEADER_BYTES
 from twinbus.storage.decoder import Decoder
 from twinbus.storage.disk import Disk
-from twinbus.storage.entity_index import Entities
+from twinbus.storage.entity_index import EntityIndex
 from twinbus.storage.log import (
     OFFSET_MASK,
     SEAL,
@@ -46,7 +46,7 @@ class Recovered:
     """What was found."""
 
     def __init__(self) -> None:
-        self.entities = Entities()
+        self.entities = EntityIndex()
         self.salt = 0
         self.segment_size = 0
         self.snapshot = 0  # number; 0 = none
@@ -124,7 +124,7 @@ def _load_snapshot(disk: Disk, found: Recovered, now: Now) -> None:
     found.snapshot_size = size
 
 
-def _apply(entities: Entities, fact: Fact, now: Now, path: str, frame: Frame) -> None:
+def _apply(entities: EntityIndex, fact: Fact, now: Now, path: str, frame: Frame) -> None:
     try:
         entities.replay(fact, now)
     except (*_SENSELESS, ServiceError) as error:

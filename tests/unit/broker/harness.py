@@ -31,7 +31,7 @@ from twinbus.entities.rules import RuleDescription, default_rule
 from twinbus.entities.topic import Topic
 from twinbus.errors import ServiceError
 from twinbus.gateway.gateway import Gateway
-from twinbus.gateway.namespaces.entity_changes import Maker, NoCatalog
+from twinbus.gateway.namespaces.entity_changes import EntityChanges, NoCatalog
 from twinbus.links.replies import dispatch_replies
 from twinbus.message.filter_fields import StoredMessageCodec
 from twinbus.storage.store import Commit, Store
@@ -94,7 +94,7 @@ class BrokerHarness:
         self.broker.arm_all()
         self.gateway = Gateway([self.broker], self.clock)
         self.broker.on_entity_gone = partial(self.gateway.directory.remove_part, 0)
-        self.maker = Maker(self.gateway, NoCatalog())
+        self.changes = EntityChanges(self.gateway, NoCatalog())
         self.list_entities()
 
     def list_entities(self) -> None:

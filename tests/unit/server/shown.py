@@ -45,7 +45,7 @@ class Shown:
         self.state = PageState(
             self.source,
             harness.gateway,
-            harness.maker,
+            harness.changes,
             namespaces,
             Throttle(THRESHOLDS_DEFAULT, PROFILE_DEFAULT),
             Usage(),
@@ -60,7 +60,7 @@ class Shown:
         harness = self.harness
         rules = [AuthorizationRule("Root", [MANAGE], f"{name} key", "second")]
         return Namespace(
-            name, harness.gateway, harness.maker, Authorizer(rules), harness.clock, 0, prefix
+            name, harness.gateway, harness.changes, Authorizer(rules), harness.clock, 0, prefix
         )
 
     async def _read(self, from_ms: int, to_ms: int) -> list[Metered]:

@@ -7,7 +7,7 @@
 What a crash leaves between two stores is put right at the next start (catalog.py).  An entity is in
 the directory when all of it is durable, and out of it as soon as it is being removed.
 
-Whoever asks for any of this has the entity's turn (turns.py) until it is done.
+Whoever asks for any of this holds the entity's lock (entity_locks.py) until it is done.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ from twinbus.errors import EntityAlreadyExists, EntityNotFound, ServiceError, Un
 from twinbus.gateway.directory.directory import Entity, Part, plain_id
 from twinbus.gateway.directory.placement import store_of_plain, stores_of_partitions
 from twinbus.gateway.gateway import Gateway
-from twinbus.gateway.namespaces.change_lock import Gate
-from twinbus.gateway.namespaces.entity_locks import Turns
+from twinbus.gateway.namespaces.change_lock import ChangeLock
+from twinbus.gateway.namespaces.entity_locks import EntityLocks
 from twinbus.links.request import ask
 from twinbus.links.store_link import DOWN
 
@@ -63,15 +63,15 @@ class NoCatalog:
         """Nothing to remember."""
 
 
-class Maker:
+class EntityChanges:
     """Makes, changes and removes the entities of a gateway."""
 
     def __init__(self, gateway: Gateway, catalog: Catalog) -> None:
         self._gateway = gateway
         self._directory = gateway.directory
         self._catalog = catalog
-        self.turns = Turns()
-        self.gate = Gate()
+        self.entity_locks = EntityLocks()
+        self.lock = ChangeLock()
 
     async def create(
         self,
@@ -81,7 +81,7 @@ class Maker:
         rule: RuleDescription | None = None,
     ) -> Entity:
         """A new entity; a subscription comes with its first rule."""
-        async with self.gate.with_others():
+        async with self.lock.with_others():
             if self._directory.find(name) is not None:
                 raise EntityAlreadyExists(
                     f"An entity named '{shown_name(name)[:64]}' exists already."
@@ -146,7 +146,7 @@ class Maker:
 
     async def update(self, entity: Entity, description: QueueDescription) -> Entity:
         """Change the settings of an entity; returns it as it is in the directory then."""
-        async with self.gate.with_others():
+        async with self.lock.with_others():
             entity = self._there(entity)
             self._check_up([part.store for part in entity.parts], "Nothing was changed")
             before = entity.description
@@ -163,7 +163,7 @@ class Maker:
 
     async def delete(self, entity: Entity) -> None:
         """The entity goes; a topic with its subscriptions, a subscription with its rules."""
-        async with self.gate.with_others():
+        async with self.lock.with_others():
             entity = self._there(entity)
             self._check_up([part.store for part in entity.parts], "Nothing was deleted")
             family = [entity, *entity.subscriptions.values()]
@@ -204,8 +204,8 @@ class Maker:
     # -- all stores ------------------------------------------------------------------------------
 
     def _there(self, entity: Entity) -> Entity:
-        """The entity as it is known now: behind the gate its parts may have got other numbers, and
-        a broker may have deleted it for being idle."""
+        """The entity as it is known now: before the lock was ours its parts may have got other
+        numbers, and a broker may have deleted it for being idle."""
         found = self._directory.find(entity.name)
         if found is None:
             raise EntityNotFound(

@@ -1,7 +1,7 @@
 """A namespace: named entities and who may use them.  The façade every server module uses.
 
 Names are case-insensitive.  Creating, changing and deleting an entity completes when it is durable;
-who asks for the same one meanwhile waits until then (turns.py).
+who asks for the same one meanwhile waits until then (entity_locks.py).
 
 Several namespaces share the stores.  Those beyond the first have a prefix in front of every name in
 them, and nobody outside this module may reach a name by writing the prefix himself.
@@ -36,7 +36,7 @@ from twinbus.gateway.access.shared_access import Authorizer
 from twinbus.gateway.counting.meter import EntityMeter, metered_path
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.gateway import Gateway
-from twinbus.gateway.namespaces.entity_changes import Maker
+from twinbus.gateway.namespaces.entity_changes import EntityChanges
 from twinbus.gateway.namespaces.entity_locks import place_of
 from twinbus.gateway.namespaces.tiers import check_topics, fit_description
 from twinbus.gateway.namespaces.views import QueueView, RuleView, SubscriptionView, TopicView
@@ -53,7 +53,7 @@ class Namespace:
         self,
         name: str,
         gateway: Gateway,
-        maker: Maker,
+        changes: EntityChanges,
         authorizer: Authorizer,
         clock: Clock,
         created_utc_ms: int,
@@ -62,7 +62,7 @@ class Namespace:
     ) -> None:
         self.name = name
         self.gateway = gateway
-        self._maker = maker
+        self._changes = changes
         self.authorizer = authorizer
         self.created_utc_ms = created_utc_ms
         self.clock = clock
@@ -136,19 +136,19 @@ class Namespace:
         return (await self._queue_views([await self._create("queue", name, description)]))[0]
 
     async def update_queue(self, name: str, description: QueueDescription) -> QueueView:
-        async with self._turn(name):
+        async with self._locked(name):
             queue = await self._update(self.find_queue(name), description)
         return (await self._queue_views([queue]))[0]
 
     async def delete_queue(self, name: str) -> None:
-        async with self._turn(name):
-            await self._maker.delete(self.find_queue(name))
+        async with self._locked(name):
+            await self._changes.delete(self.find_queue(name))
 
     async def _queue_views(self, entities: list[Entity]) -> list[QueueView]:
         return [QueueView(*each, self.prefix) for each in await self._seen(entities)]
 
     async def _seen(self, entities: list[Entity]) -> list[tuple[Entity, Runtime, str]]:
-        runtimes = await self._maker.runtimes(entities)
+        runtimes = await self._changes.runtimes(entities)
         return [
             (entity, runtime, self.gateway.availability(entity))
             for entity, runtime in zip(entities, runtimes, strict=True)
@@ -167,14 +167,14 @@ class Namespace:
         return (await self._topic_views([await self._create("topic", name, description)]))[0]
 
     async def update_topic(self, name: str, description: TopicDescription) -> TopicView:
-        async with self._turn(name):
+        async with self._locked(name):
             topic = await self._update(self.find_topic(name), description)
         return (await self._topic_views([topic]))[0]
 
     async def delete_topic(self, name: str) -> None:
         """The topic goes with its subscriptions and everything in them."""
-        async with self._turn(name):
-            await self._maker.delete(self.find_topic(name))
+        async with self._locked(name):
+            await self._changes.delete(self.find_topic(name))
 
     async def _topic_views(self, entities: list[Entity]) -> list[TopicView]:
         return [TopicView(*each, self.prefix) for each in await self._seen(entities)]
@@ -198,7 +198,7 @@ class Namespace:
     ) -> SubscriptionView:
         """Without a rule of the caller's, `$Default` lets every message in."""
         validate_subscription_name(name)
-        async with self._turn(subscription_path(topic, name)):
+        async with self._locked(subscription_path(topic, name)):
             self._check_not_retired()
             parent = self.find_topic(topic)
             path = subscription_path(self.path_of(parent), name)
@@ -211,20 +211,20 @@ class Namespace:
             now_ms = self.clock.now().utc_ms
             described = description.stamped(now_ms, now_ms)
             rule = (default_rule or default_rule_description()).stamped(now_ms)
-            made = await self._maker.create("subscription", self.prefix + path, described, rule)
+            made = await self._changes.create("subscription", self.prefix + path, described, rule)
         return (await self._subscription_views([made]))[0]
 
     async def update_subscription(
         self, topic: str, name: str, description: SubscriptionDescription
     ) -> SubscriptionView:
-        async with self._turn(subscription_path(topic, name)):
+        async with self._locked(subscription_path(topic, name)):
             subscription = self.find_subscription(topic, name)
             subscription = await self._update(subscription, description)
         return (await self._subscription_views([subscription]))[0]
 
     async def delete_subscription(self, topic: str, name: str) -> None:
-        async with self._turn(subscription_path(topic, name)):
-            await self._maker.delete(self.find_subscription(topic, name))
+        async with self._locked(subscription_path(topic, name)):
+            await self._changes.delete(self.find_subscription(topic, name))
 
     async def _subscription_views(self, entities: list[Entity]) -> list[SubscriptionView]:
         return [SubscriptionView(*each, self.prefix) for each in await self._seen(entities)]
@@ -249,7 +249,7 @@ class Namespace:
     async def create_rule(
         self, topic: str, subscription: str, description: RuleDescription
     ) -> RuleView:
-        async with self._turn(subscription_path(topic, subscription), description.name):
+        async with self._locked(subscription_path(topic, subscription), description.name):
             entity = self.find_subscription(topic, subscription)
             await ask(self.gateway, AddRule(entity.entity_id, description))
             return await self.get_rule(topic, subscription, description.name)
@@ -258,13 +258,13 @@ class Namespace:
         self, topic: str, subscription: str, description: RuleDescription
     ) -> RuleView:
         """Put a rule in the place of the one with its name, in one step."""
-        async with self._turn(subscription_path(topic, subscription), description.name):
+        async with self._locked(subscription_path(topic, subscription), description.name):
             entity = self.find_subscription(topic, subscription)
             await ask(self.gateway, ReplaceRule(entity.entity_id, description))
             return await self.get_rule(topic, subscription, description.name)
 
     async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
-        async with self._turn(subscription_path(topic, subscription), name):
+        async with self._locked(subscription_path(topic, subscription), name):
             entity = self.find_subscription(topic, subscription)
             await ask(self.gateway, RemoveRule(entity.entity_id, name))
 
@@ -281,13 +281,13 @@ class Namespace:
 
     async def delete_entity(self, name: str) -> None:
         """Whatever has this name goes."""
-        async with self._turn(name):
-            await self._maker.delete(self.find_entity(name))
+        async with self._locked(name):
+            await self._changes.delete(self.find_entity(name))
 
     async def retire(self) -> None:
         """From now on nothing new is made here; come back when nothing is under way any more."""
         self._is_retired = True
-        async with self._maker.turns.change((self.prefix,)):
+        async with self._changes.entity_locks.change((self.prefix,)):
             pass
 
     def reinstate(self) -> None:
@@ -300,17 +300,17 @@ class Namespace:
 
     async def settled(self, path: str) -> None:
         """Wait until nobody makes, changes or deletes the entity of this path, or its topic."""
-        await self._maker.turns.settled(place_of(self.prefix, path))
+        await self._changes.entity_locks.settled(place_of(self.prefix, path))
 
-    def _turn(self, path: str, *rule: str) -> AbstractAsyncContextManager[None]:
+    def _locked(self, path: str, *rule: str) -> AbstractAsyncContextManager[None]:
         """Inside, nobody else changes the entity of this path, or this rule of it."""
-        return self._maker.turns.change(place_of(self.prefix, path, *rule))
+        return self._changes.entity_locks.change(place_of(self.prefix, path, *rule))
 
     async def _create(self, kind: str, name: str, description: QueueDescription) -> Entity:
         validate_name(name)
         if kind == "topic":
             check_topics(self.limits, self.name)
-        async with self._turn(name):
+        async with self._locked(name):
             self._check_not_retired()
             self._check_free(name)
             self._check_room(description)
@@ -318,7 +318,7 @@ class Namespace:
             self._check_description(name, description)
             now_ms = self.clock.now().utc_ms
             described = description.stamped(now_ms, now_ms)
-            return await self._maker.create(kind, self.prefix + name, described)
+            return await self._changes.create(kind, self.prefix + name, described)
 
     async def _update(self, entity: Entity, description: QueueDescription) -> Entity:
         entity.description.check_update(description)
@@ -326,7 +326,7 @@ class Namespace:
         self._check_description(self.path_of(entity), description)
         created_ms = entity.description.created_utc_ms
         described = description.stamped(created_ms, self.clock.now().utc_ms)
-        return await self._maker.update(entity, described)
+        return await self._changes.update(entity, described)
 
     def _check_free(self, path: str) -> None:
         if self.gateway.directory.find(self.prefix + path) is not None:

@@ -24,7 +24,7 @@ from twinbus.entities.rules import RuleDescription, default_rule
 from twinbus.errors import Unavailable
 from twinbus.gateway.directory.directory import Directory, Part
 from twinbus.gateway.gateway import Gateway
-from twinbus.gateway.namespaces.change_lock import Gate
+from twinbus.gateway.namespaces.change_lock import ChangeLock
 from twinbus.gateway.namespaces.reconcile_plan import Make, Plan, reconcile
 from twinbus.links.request import ask
 from twinbus.links.store_link import DOWN
@@ -41,9 +41,9 @@ class WrittenCatalog(Protocol):
     def put_right(self, changed: Iterable[CatalogEntry], gone: Iterable[str]) -> None: ...
 
 
-async def restore(gateway: Gateway, catalog: WrittenCatalog, gate: Gate) -> list[str]:
+async def restore(gateway: Gateway, catalog: WrittenCatalog, lock: ChangeLock) -> list[str]:
     """Put everything right that can be, with the stores that are up; returns what to warn of."""
-    async with gate.alone():
+    async with lock.alone():
         plan = reconcile(catalog.entries, await _listings(gateway), len(gateway.links))
         try:
             await _carry_out(gateway, plan)

@@ -122,7 +122,7 @@ def reconcile(
 ) -> Plan:
     """What is to be done, given the lists of all stores that are up.
 
-    Nobody may be making, changing or removing an entity meanwhile (gate.py).
+    Nobody may be making, changing or removing an entity meanwhile (change_lock.py).
     """
     return _Reconciliation(entries, listings, store_count).run()
 

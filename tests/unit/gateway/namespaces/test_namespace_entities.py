@@ -43,7 +43,7 @@ class Bench:
         self.namespace = Namespace(
             "main",
             self.harness.gateway,
-            self.harness.maker,
+            self.harness.changes,
             Authorizer([]),
             clock,
             clock.now().utc_ms,
@@ -272,8 +272,8 @@ def test_names(bench: Bench) -> None:
 def test_a_name_of_dots_is_refused_to_the_new_and_kept_by_the_old(bench: Bench) -> None:
     """The last version took `a/../b`: what it has made goes on working, also after a restart."""
     harness = bench.harness
-    bench.do(harness.maker.create("queue", "a/../b", QUEUE))
-    bench.do(harness.maker.create("topic", "a/./t", TOPIC))
+    bench.do(harness.changes.create("queue", "a/../b", QUEUE))
+    bench.do(harness.changes.create("topic", "a/./t", TOPIC))
     bench = Bench(restarted(harness))
     namespace = bench.namespace
     assert [view.name for view in bench.do(namespace.list_queues(0, 9))] == ["a/../b"]

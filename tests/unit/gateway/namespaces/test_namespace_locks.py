@@ -28,8 +28,8 @@ from twinbus.errors import (
 )
 from twinbus.gateway.access.shared_access import Authorizer
 from twinbus.gateway.gateway import Gateway
-from twinbus.gateway.namespaces.entity_changes import Maker, NoCatalog
-from twinbus.gateway.namespaces.entity_locks import Turns
+from twinbus.gateway.namespaces.entity_changes import EntityChanges, NoCatalog
+from twinbus.gateway.namespaces.entity_locks import EntityLocks
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.links.replies import dispatch_replies
 
@@ -71,13 +71,13 @@ class Bus:
         self.harness = BrokerHarness()
         self.link = HeldLink(self.harness.broker)
         gateway = Gateway([self.link], self.harness.clock)
-        self.harness.broker.on_entity_gone = lambda number: self.maker.forget(0, number)
-        self.maker = Maker(gateway, NoCatalog())
+        self.harness.broker.on_entity_gone = lambda number: self.changes.forget(0, number)
+        self.changes = EntityChanges(gateway, NoCatalog())
         self.namespace = self.named("main", "")
 
     def named(self, name: str, prefix: str) -> Namespace:
-        gateway = self.maker._gateway
-        return Namespace(name, gateway, self.maker, Authorizer([]), gateway.clock, 0, prefix)
+        gateway = self.changes._gateway
+        return Namespace(name, gateway, self.changes, Authorizer([]), gateway.clock, 0, prefix)
 
     async def start(self, request: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         """As far as it comes without the store."""
@@ -112,7 +112,7 @@ class Bus:
     @property
     def names(self) -> list[str]:
         """What the gateway knows, which must be what the store has."""
-        known = sorted(self.maker._directory.names)
+        known = sorted(self.changes._directory.names)
         assert known == sorted(self.harness.store.names)
         return known
 
@@ -254,7 +254,7 @@ async def test_a_second_rule_of_a_name_waits(bus: Bus) -> None:
 async def test_nobody_waits_for_ever(
     bus: Bus, request_of: Callable[[Namespace], Coroutine[Any, Any, Any]]
 ) -> None:
-    bus.maker.turns = Turns(patience_s=0.01)
+    bus.changes.entity_locks = EntityLocks(patience_s=0.01)
     first = await bus.start(bus.namespace.create_topic("news", TOPIC))
     with pytest.raises(OperationTimeout, match="try again") as caught:
         await request_of(bus.namespace)

@@ -67,7 +67,9 @@ class Client:
         ]
         other = [AuthorizationRule("Root", [MANAGE], "other key", "spare")]
         first, second = (
-            Namespace(name, harness.gateway, harness.maker, Authorizer(each), self.clock, 0, prefix)
+            Namespace(
+                name, harness.gateway, harness.changes, Authorizer(each), self.clock, 0, prefix
+            )
             for name, each, prefix in (("Main", rules, ""), ("second", other, "second:"))
         )
         namespaces = Namespaces([first, second])
