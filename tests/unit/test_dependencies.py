@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "message": ROOTS | {"amqp", "entities"},
     "links": ROOTS | {"entities"} | {"broker", "gateway"},
     "broker": ROOTS | {"storage", "links", "entities", "metered"},
-    "gateway": ROOTS | {"links", "entities", "metered", "config"} | {"broker", "server"},
+    "gateway": ROOTS | {"links", "entities", "metered", "config"} | {"broker"},
     "server": ROOTS
     | {
         "gateway",

@@ -31,8 +31,8 @@ from twinbus.gateway.namespaces.declared import declare
 from twinbus.gateway.namespaces.lifetime import NamespaceLifetimes
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces, WebTokens
-from twinbus.host.brokers.garbage_collection import GarbageCollection
 from twinbus.host.bus import Bus
+from twinbus.host.garbage_collection import GarbageCollection
 from twinbus.host.observability import Observability
 from twinbus.host.routes import Router
 from twinbus.limits import TLS_BUFFER_BYTES

@@ -20,11 +20,9 @@ from twinbus.entities.partitions import shown_name
 from twinbus.errors import ServiceError
 from twinbus.gateway.counting.meter_writer import Metering
 from twinbus.gateway.directory.directory import Entity
-from twinbus.gateway.faults.acting import FaultEffects
 from twinbus.gateway.faults.faults import Fault
 from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.health.health import HealthSource
-from twinbus.gateway.health.usage import LocalHealth
 from twinbus.gateway.namespaces.auto_delete_rounds import IdleRounds
 from twinbus.gateway.namespaces.entity_changes import EntityChanges, NoCatalog
 from twinbus.gateway.namespaces.reconcile import restore
@@ -71,20 +69,19 @@ class Bus:
         self._is_started = False
         self._listings: list[tuple[int, list[Listed]]] = []  # not looked at for journals yet
         self.runner: LocalBroker | Brokers
-        self.health: HealthSource
-        effects: FaultEffects
-        paths = list(config.store_paths)
         if config.is_in_process:
-            self.runner = LocalBroker(paths[0], config.segment_size_bytes, clock, on_failure)
-            runner = self.runner
-            self.health = LocalHealth(runner.links[0], paths[0], runner.trouble, self.usage)
-            effects, broker_count = self.runner.effects, 0
+            (path,) = config.store_paths
+            size_bytes = config.segment_size_bytes
+            self.runner = LocalBroker(path, size_bytes, clock, on_failure, self.usage)
+            broker_count = 0
         else:
-            self.runner = self.health = effects = Brokers(config, clock, telemetry)
-            broker_count = config.brokers
+            self.runner = Brokers(config, clock, telemetry)
             self.runner.on_listing = self._listed
+            broker_count = config.brokers
             self._catalog = CatalogFile(OsDisk(config.data_dir / "catalog"))
-        self.faults = ServerFaults(self.runner.links, broker_count, effects, lose, clock)
+        runner = self.runner
+        self.health: HealthSource = runner.health
+        self.faults = ServerFaults(runner.links, broker_count, runner.effects, lose, clock)
         self.gateway = Gateway(self._traced(self.faults.links, config), clock)
         self.metering = _metering(config, self.gateway, clock)
         self.changes = EntityChanges(self.gateway, self._catalog or NoCatalog())
@@ -93,13 +90,13 @@ class Bus:
         if len(links) > 1:
             journals = Journals(links, directory, clock, self.gateway.answer)
             self.gateway.journals = journals
-            if isinstance(self.runner, Brokers):
-                self.runner.is_journalled = journals.takes
+            if isinstance(runner, Brokers):
+                runner.health.is_journalled = journals.takes
         self._healths = [DOWN] * len(links)
         self._idle_rounds = IdleRounds(self.gateway, self.changes, self._relays.concerns)
         self._idle_timer: asyncio.TimerHandle | None = None
         self.gateway.down_partitions = self.faults.faults.down_partitions
-        self.runner.when_entity_is_gone(self.changes.forget)
+        runner.when_entity_is_gone(self.changes.forget)
 
     async def start(self) -> None:
         """Open the stores and learn what is in them."""

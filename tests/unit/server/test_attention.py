@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from twinbus.clock import SystemClock
+from twinbus.gateway.throttling.throttle import Usage
 from twinbus.host.brokers.in_process import LocalBroker
 from twinbus.server.attention import (
     LISTEN_S,
@@ -195,7 +196,7 @@ def test_a_broker_tells_its_loop_that_it_has_answered(tmp_path: Path) -> None:
     async def open_and_close() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, AttentiveLoop)
-        broker = LocalBroker(tmp_path, 1 << 20, SystemClock(), lambda error: None)
+        broker = LocalBroker(tmp_path, 1 << 20, SystemClock(), lambda error: None, Usage())
         await broker.start()
         broker._shell.on_answer()
         assert loop.attention.is_wanted()

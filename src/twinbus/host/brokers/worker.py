@@ -33,7 +33,7 @@ from twinbus.broker.shell import BrokerShell
 from twinbus.clock import Clock, SystemClock
 from twinbus.entities.commands import Reply
 from twinbus.errors import StorageError
-from twinbus.host.brokers.garbage_collection import GarbageCollection
+from twinbus.host.garbage_collection import GarbageCollection
 from twinbus.limits import BROKER_BEAT_MS, SEGMENT_SIZE_BYTES
 from twinbus.links.remote.beats import Beat, StoreBeat, encode_beat
 from twinbus.links.remote.channel import Channel
