@@ -20,7 +20,7 @@ something has happened.
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from twinbus.clock import Clock, Now
 from twinbus.entities.commands import (
@@ -75,18 +75,6 @@ class CarriedMessage:
 
 class Lane:
     """The way to one part, in order."""
-
-    __slots__ = (
-        "completed",
-        "is_asking",
-        "is_pumping",
-        "partition",
-        "pause_ms",
-        "retry_at_ms",
-        "sent",
-        "singly",
-        "waiting",
-    )
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
@@ -338,6 +326,8 @@ class Carrier:
             assert isinstance(rest, Settling)
             self._settled(rest, reply)
             self._ask_for_more()
+        elif reply.error is None and isinstance(reply.result, list) and reply.result:
+            self._renewed(reply.result[0])
 
     def _answered(self, lane: Lane, error: ServiceError | None, now: Now) -> None:
         """What became of the messages that were sent."""
@@ -422,10 +412,10 @@ class Carrier:
         if not self._in_hand:
             return
         locks: list[Lock] = [(carried.number, carried.grant) for carried in self._in_hand.values()]
-        renew = RenewLocks(self.source.entity_id, self.subqueue, locks, (_Renewal(self), None))
+        renew = RenewLocks(self.source.entity_id, self.subqueue, locks, (self, None))
         self.links[self.source.store].submit([renew])
 
-    def renewed(self, until_utc_ms: int) -> None:
+    def _renewed(self, until_utc_ms: int) -> None:
         """The locks of all that is in hand run anew."""
         now = self.clock.now()
         half_ms = max(PAUSE_MS_MIN, (until_utc_ms - now.utc_ms) // 2)
@@ -440,34 +430,11 @@ class Carrier:
         return -1 if due_ms == NEVER_MS else max(0, due_ms - now.mono_ms)
 
 
-class Settling:
+class Settling(NamedTuple):
     """A settlement under way."""
 
-    __slots__ = ("batch", "lane", "locks", "outcome", "overlay")
-
-    def __init__(
-        self,
-        batch: list[CarriedMessage],
-        locks: list[Lock],
-        outcome: int,
-        overlay: Overlay | None,
-        lane: Lane | None,
-    ) -> None:
-        self.batch = batch
-        self.locks = locks
-        self.outcome = outcome
-        self.overlay = overlay
-        self.lane = lane
-
-
-class _Renewal:
-    """Waits for the answer to a renewal."""
-
-    __slots__ = ("_carrier",)
-
-    def __init__(self, carrier: Carrier) -> None:
-        self._carrier = carrier
-
-    def replied(self, reply: Reply, rest: object) -> None:
-        if reply.error is None and isinstance(reply.result, list) and reply.result:
-            self._carrier.renewed(reply.result[0])
+    batch: list[CarriedMessage]
+    locks: list[Lock]
+    outcome: int
+    overlay: Overlay | None
+    lane: Lane | None

@@ -16,6 +16,7 @@ are UTF-8.  There is no checksum, because the log that holds the entry has one.
 """
 
 import struct
+from dataclasses import dataclass
 from typing import Final
 
 from twinbus.entities.message import NewMessage, ProducerKey
@@ -26,36 +27,17 @@ VERSION: Final = 1
 VERSION_NUMBERED: Final = 2
 
 
+@dataclass(slots=True)
 class Entry:
     """One message on its way to a store that is not well."""
 
-    __slots__ = (
-        "accepted_ms",
-        "body",
-        "created_ms",
-        "keys",
-        "name",
-        "producer_key",
-        "time_to_live_ms",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        created_ms: int,
-        accepted_ms: int,
-        time_to_live_ms: int,
-        keys: tuple[str | None, str | None, str | None],
-        body: bytes,
-        producer_key: ProducerKey | None,
-    ) -> None:
-        self.name = name
-        self.created_ms = created_ms  # UTC; of the entity
-        self.accepted_ms = accepted_ms  # UTC; its life began then
-        self.time_to_live_ms = time_to_live_ms
-        self.keys = keys  # message id, session id, partition key
-        self.body = body
-        self.producer_key = producer_key  # the number that its producer has given it
+    name: str
+    created_ms: int  # UTC; of the entity
+    accepted_ms: int  # UTC; its life began then
+    time_to_live_ms: int
+    keys: tuple[str | None, str | None, str | None]  # message id, session id, partition key
+    body: bytes
+    producer_key: ProducerKey | None
 
 
 def encode_entry(name: str, created_ms: int, accepted_ms: int, message: NewMessage) -> bytes:
