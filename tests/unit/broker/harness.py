@@ -93,8 +93,8 @@ class BrokerHarness:
         self.broker = Broker(self.store, self.clock, self._wake, on_replies, StoredMessageCodec())
         self.broker.arm_all()
         self.gateway = Gateway([self.broker], self.clock)
-        self.broker.on_entity_gone = partial(self.gateway.directory.remove_part, 0)
         self.changes = EntityChanges(self.gateway, NoCatalog())
+        self.broker.on_entity_gone = partial(self.changes.forget, 0)
         self.list_entities()
 
     def list_entities(self) -> None:

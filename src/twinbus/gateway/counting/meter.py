@@ -188,22 +188,6 @@ class Meter:
         return [line for meter in changed for line in meter.take(from_ms, to_ms)]
 
 
-class EnlistedSend:
-    """A send in a transaction: it is metered when that is committed."""
-
-    __slots__ = ("_command", "_meter")
-
-    def __init__(self, meter: EntityMeter, command: Send) -> None:
-        self._meter = meter
-        self._command = command
-
-    def committed(self) -> None:
-        self._meter.replied(Reply(self._command, None, None))
-
-    def rolled_back(self) -> None:
-        """Nothing has happened."""
-
-
 class ReceiveWatch:
     """Tells from the flows of a receiving link which receives have ended without a message.
 

@@ -187,12 +187,6 @@ class Directory:
             del self.names[entity.name.lower()]
         self.on_changed(entity)
 
-    def remove_part(self, store: int, entity_id: int) -> None:
-        """A store has let go of a plain entity by itself."""
-        entity = self.by_id.get(plain_id(store, entity_id))
-        if entity is not None:
-            self.remove(entity)
-
     def load(self, listings: Iterable[tuple[int, list[Listed]]]) -> list[Listed]:
         """Take in what the stores list; returns what is no whole entity."""
         found: dict[tuple[str, str], list[tuple[int, int, Listed]]] = {}

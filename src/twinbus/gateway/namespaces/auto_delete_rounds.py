@@ -1,5 +1,5 @@
 """The rounds of auto-delete: every few seconds the stores are asked about the partitioned entities
-that do not stay for ever, and what has been idle for too long is deleted (idle.py).
+that do not stay for ever, and what has been idle for too long is deleted (auto_delete.py).
 """
 
 import contextlib

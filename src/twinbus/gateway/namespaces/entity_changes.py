@@ -4,8 +4,8 @@
     update   every store follows; if one cannot, the others go back to what was
     delete   every store lets go; it is refused while one of them is down
 
-What a crash leaves between two stores is put right at the next start (catalog.py).  An entity is in
-the directory when all of it is durable, and out of it as soon as it is being removed.
+What a crash leaves between two stores is put right at the next start (reconcile.py).  An entity is
+in the directory when all of it is durable, and out of it as soon as it is being removed.
 
 Whoever asks for any of this holds the entity's lock (entity_locks.py) until it is done.
 """
@@ -36,7 +36,7 @@ from twinbus.links.store_link import DOWN
 
 
 class Catalog(Protocol):
-    """What is written down about entities beside the stores themselves (catalog.py)."""
+    """What is written down about entities beside the stores themselves (storage/catalog.py)."""
 
     def making(self, kind: str, name: str, description: str, stores: list[int]) -> None: ...
 
@@ -137,7 +137,7 @@ class EntityChanges:
         """Some store could not: the others let go of what they have made.
 
         Of a store that was lost nobody knows what it has: then the catalog keeps the name until
-        that store has been asked (restoring.py).
+        that store has been asked (reconcile.py).
         """
         with contextlib.suppress(ServiceError):  # then that does it
             await self._each_store(parts, _delete)
@@ -180,7 +180,7 @@ class EntityChanges:
         if entity is not None:
             family = [entity, *entity.subscriptions.values()]
             self._directory.remove(entity)
-            with contextlib.suppress(ServiceError):  # then restoring.py finds out
+            with contextlib.suppress(ServiceError):  # then reconcile.py finds out
                 for each in family:
                     self._catalog.removed(each.name)
 

@@ -1,9 +1,9 @@
 """Stores and catalog are made to say the same, and the directory to know what they say.
 
 Done at start, before the first client is served, and whenever a store comes up late.  What is to be
-done is decided in catalog.py; here it is done, store by store.  If a store is lost in the middle,
-Unavailable is raised, the catalog is told nothing, and the next time does the rest: each step can
-be repeated.
+done is decided in reconcile_plan.py; here it is done, store by store.  If a store is lost in the
+middle, Unavailable is raised, the catalog is told nothing, and the next time does the rest: each
+step can be repeated.
 """
 
 import contextlib

@@ -106,10 +106,7 @@ class _Settling(Gather):
             settle.delay_ms = command.delay_ms
             self._places.append(places)
             self.ask(partition, settle)
-        if self._places:
-            self.begin()
-        else:
-            self.gathered([])
+        self.begin()
 
     def gathered(self, replies: list[Reply]) -> None:
         errors = self._errors

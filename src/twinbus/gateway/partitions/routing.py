@@ -1,16 +1,16 @@
 """Where a command to a partitioned entity goes: each type has its way.
 
-    Send                                         by key, or round robin (partitioned_sends.py)
+    Send                                         by key, or round robin (sends.py)
     Settle, RenewLocks, ReceiveDeferred,         the partition is in the sequence number
-        CancelScheduled                              (partitioned_numbers.py)
+        CancelScheduled                              (by_number.py)
     RenewSession, Get- and SetSessionState       the partition of the session id
     Peek, Browse, DeleteMessages, Undefer,       partition after partition, or all of them
-        Resubmit, ListNumbers, ListSessions          (partitioned_walks.py)
-    ListPartitions, SettleRanges                 all at once (partitioned_ranges.py)
-    AddRule, ReplaceRule, RemoveRule, ListRules  all partitions, or any (partitioned_rules.py)
+        Resubmit, ListNumbers, ListSessions          (walks.py)
+    ListPartitions, SettleRanges                 all at once (ranges.py)
+    AddRule, ReplaceRule, RemoveRule, ListRules  all partitions, or any (rules.py)
 
 Everything is decided from what is at hand: this must never wait, and keeps no state but in gathers
-that are under way (gathering.py).
+that are under way (fan_out.py).
 """
 
 from collections.abc import Callable

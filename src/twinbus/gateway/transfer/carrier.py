@@ -14,7 +14,7 @@
 - What a part refuses for good is refused alone: the others of its send go again one by one.
 
 This base knows where to and as what only by asking the class that is made of it: `Relay` (relay.py)
-forwards, `Drain` (journal.py) empties a journal.  It must never decide by the clock whether
+forwards, `Drain` (journal_drain.py) empties a journal.  It must never decide by the clock whether
 something has happened.
 """
 
@@ -99,7 +99,11 @@ class Lane:
 
 
 class Carrier:
-    """Carries what is ready in one part of one entity; a `Sink` of that part."""
+    """Carries what is ready in one part of one entity; a `Sink` of that part.
+
+    It has many methods because it is a sink, a sender and a settler of the same messages, which no
+    one of them could forget without the others, beside what a class made of it answers.
+    """
 
     def __init__(
         self, links: Sequence[StoreLink], clock: Clock, source: Part, subqueue: int, name: str

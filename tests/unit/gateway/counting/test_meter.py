@@ -18,9 +18,9 @@ from twinbus.entities.commands import (
 from twinbus.entities.facts import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from twinbus.entities.message import Message, NewMessage, ProducerKey
 from twinbus.errors import QuotaExceeded
+from twinbus.gateway.counting.counters import Enlisted
 from twinbus.gateway.counting.meter import (
     METERS_MAX,
-    EnlistedSend,
     EntityMeter,
     Meter,
     ReceiveWatch,
@@ -116,7 +116,7 @@ def test_requests_count_as_what_they_do() -> None:
 
 def test_a_transaction_counts_when_it_is_committed() -> None:
     meter, entity = orders()
-    enlisted = EnlistedSend(entity, Send(1, messages(70_000)))
+    enlisted = Enlisted(entity, Send(1, messages(70_000)))
     enlisted.rolled_back()
     assert taken(meter) == {}
     enlisted.committed()

@@ -128,7 +128,7 @@ async def test_what_exists_already_is_there(bus: Bus) -> None:
     second = await bus.start(namespace.create_topic("NEWS", TOPIC))
     assert not second.done(), "nobody knows yet whether it will exist"
     with pytest.raises(EntityNotFound):
-        await namespace.get_topic("news")  # nor was anybody told that it does
+        await namespace.get_entity("news")  # nor was anybody told that it does
     assert await namespace.list_topics(0, 9) == []
     bus.link.go_on()
     commit = bus.harness.turn()
@@ -163,7 +163,7 @@ async def test_what_comes_while_it_is_made(bus: Bus) -> None:
         await bus.start(namespace.create_subscription("News", "all", SUBSCRIPTION)),
         await bus.start(namespace.create_rule("news", "all", by_subject("red", "red"))),
         await bus.start(namespace.update_topic("news", CHANGED)),
-        await bus.start(namespace.delete_topic("news")),
+        await bus.start(namespace.delete_entity("news")),
     ]
     assert len(bus.link.held) == 1
     await bus.finish(first, *others)
@@ -174,11 +174,11 @@ async def test_what_comes_while_it_is_made(bus: Bus) -> None:
 async def test_what_comes_while_it_is_deleted(bus: Bus) -> None:
     namespace = bus.namespace
     await bus.make_topic("all")
-    first = await bus.start(namespace.delete_topic("news"))
+    first = await bus.start(namespace.delete_entity("news"))
     missing = [
         await bus.start(request)
         for request in (
-            namespace.delete_topic("news"),
+            namespace.delete_entity("news"),
             namespace.delete_entity("news"),
             namespace.update_topic("news", CHANGED),
             namespace.create_subscription("news", "late", SUBSCRIPTION),
@@ -199,7 +199,7 @@ async def test_a_topic_is_not_deleted_over_a_subscription_that_is_being_made(bus
     """Both were answered 20x, and the subscription was left without a topic."""
     await bus.make_topic()
     made = await bus.start(bus.namespace.create_subscription("news", "all", SUBSCRIPTION))
-    deleted = await bus.start(bus.namespace.delete_topic("news"))
+    deleted = await bus.start(bus.namespace.delete_entity("news"))
     assert len(bus.link.held) == 1
     await bus.finish(made, deleted)
     assert made.exception() is None
@@ -244,7 +244,7 @@ async def test_a_second_rule_of_a_name_waits(bus: Bus) -> None:
     "request_of",
     [
         lambda it: it.create_topic("news", TOPIC),
-        lambda it: it.delete_topic("news"),
+        lambda it: it.delete_entity("news"),
         lambda it: it.update_topic("news", CHANGED),
         lambda it: it.create_subscription("news", "all", SUBSCRIPTION),
         lambda it: it.delete_rule("news", "all", "$Default"),
