@@ -23,7 +23,6 @@ from twinbus.entities.sql_lexer import (
     Token,
 )
 from twinbus.entities.sql_nodes import (
-    And,
     Chain,
     Compare,
     Condition,
@@ -31,12 +30,12 @@ from twinbus.entities.sql_nodes import (
     Exists,
     In,
     IsNull,
+    Junction,
     Like,
     NamedProperty,
     NewIdCall,
     Node,
     Not,
-    Or,
     Property,
     Sign,
     SystemProperty,
@@ -197,7 +196,7 @@ class Parser:
         operands = [self._condition(first)]
         while self._take_keyword("OR"):
             operands.append(self._condition(self._and()))
-        return Or(operands)
+        return Junction(operands, deciding=True)
 
     def _and(self) -> Node:
         first = self._not()
@@ -206,7 +205,7 @@ class Parser:
         operands = [self._condition(first)]
         while self._take_keyword("AND"):
             operands.append(self._condition(self._not()))
-        return And(operands)
+        return Junction(operands, deciding=False)
 
     def _not(self) -> Node:
         if not self._is_keyword("NOT"):

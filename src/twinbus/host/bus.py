@@ -10,6 +10,7 @@ compared with the catalog then.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Final
 
@@ -212,11 +213,8 @@ def _metering(config: ServerConfig, gateway: Gateway, clock: Clock) -> Metering:
     directory = config.data_dir / "meter"
 
     def read(from_ms: int, to_ms: int) -> list[Metered]:
-        disk = OsDisk(directory)
-        try:
+        with closing(OsDisk(directory)) as disk:
             return read_meter(disk, from_ms, to_ms)[0]
-        finally:
-            disk.close()
 
     target = MeterLog(partial(OsDisk, directory), config.meter_days)
     return Metering(gateway.meter, target, read, clock)

@@ -40,7 +40,6 @@ class Observability:
         self._telemetry = telemetry
         self._source = source
         self._sampler = Sampler(self.throttle, source, clock, usage, gateway.look_at_throttle)
-        gateway.set_throttle(self.throttle)
         self._is_open = config.open_metrics
         self._clock = clock
         self._page: Page | None = None

@@ -19,6 +19,7 @@ message costs nothing here.  A census is an upper bound until the next one: bodi
 A segment that was emptied by moving is retired by the snapshot after, which no longer refers to it.
 """
 
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -214,11 +215,8 @@ class NoteEnd(Task):
 
     def work(self) -> None:
         # A file of its own: the log may go on to the next segment, and close this one, meanwhile.
-        file = self.disk.open(segment_name(self.place.segment))
-        try:
+        with closing(self.disk.open(segment_name(self.place.segment))) as file:
             write_note(file, self.salt, self.place)
-        finally:
-            file.close()
 
 
 @dataclass(eq=False)

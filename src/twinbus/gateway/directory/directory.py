@@ -14,7 +14,6 @@ from typing import Final
 from twinbus.entities.commands import Listed
 from twinbus.entities.descriptions import (
     DISABLED,
-    RECEIVE_DISABLED,
     SEND_DISABLED,
     SUBSCRIPTIONS,
     QueueDescription,
@@ -100,11 +99,6 @@ class Entity:
     def check_sendable(self) -> None:
         """Refuse when the status of the entity keeps senders out."""
         if self.description.status in (DISABLED, SEND_DISABLED):
-            raise self._disabled()
-
-    def check_receivable(self) -> None:
-        """Refuse when the status of the entity keeps receivers out."""
-        if self.description.status in (DISABLED, RECEIVE_DISABLED):
             raise self._disabled()
 
     def _disabled(self) -> EntityDisabled:

@@ -11,10 +11,12 @@ Whoever asks for any of this holds the entity's lock (entity_locks.py) until it 
 """
 
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from twinbus.entities.commands import (
+    Command,
     CreateEntities,
     DeleteEntities,
     GetRuntime,
@@ -140,7 +142,7 @@ class EntityChanges:
         that store has been asked (reconcile.py).
         """
         with contextlib.suppress(ServiceError):  # then that does it
-            await self._each_store(parts, _delete)
+            await self._each_store(parts, DeleteEntities)
             if is_sure:
                 self._catalog.removed(name)
 
@@ -151,10 +153,10 @@ class EntityChanges:
             self._check_up([part.store for part in entity.parts], "Nothing was changed")
             before = entity.description
             try:
-                await self._each_store(entity.parts, _updated(description))
+                await self._each_store(entity.parts, partial(_update, description))
             except ServiceError:
                 with contextlib.suppress(ServiceError):
-                    await self._each_store(entity.parts, _updated(before))
+                    await self._each_store(entity.parts, partial(_update, before))
                 raise
             numbers = list(map(_number, entity.parts))
             self._catalog.there(entity.name, description.to_json(), numbers)
@@ -170,7 +172,7 @@ class EntityChanges:
             for each in family:
                 self._catalog.removing(each.name)
             self._directory.remove(entity)
-            await self._each_store(entity.parts, _delete)
+            await self._each_store(entity.parts, DeleteEntities)
             for each in family:
                 self._catalog.removed(each.name)
 
@@ -221,25 +223,14 @@ class EntityChanges:
                 "Try again when it is back."
             )
 
-    async def _each_store(
-        self, parts: list[Part], act: Callable[[Gateway, int, list[int]], Awaitable[None]]
-    ) -> None:
+    async def _each_store(self, parts: list[Part], command: Callable[[list[int]], Command]) -> None:
         for store in sorted({part.store for part in parts}):
             here = [part.entity_id for part in parts if part.store == store]
-            await act(self._gateway, store, here)
+            await ask(self._gateway.links[store], command(here))
 
 
-async def _delete(gateway: Gateway, store: int, entity_ids: list[int]) -> None:
-    await ask(gateway.links[store], DeleteEntities(entity_ids))
-
-
-def _updated(
-    description: QueueDescription,
-) -> Callable[[Gateway, int, list[int]], Awaitable[None]]:
-    async def update(gateway: Gateway, store: int, entity_ids: list[int]) -> None:
-        await ask(gateway.links[store], UpdateEntities(entity_ids, description))
-
-    return update
+def _update(description: QueueDescription, entity_ids: list[int]) -> Command:
+    return UpdateEntities(entity_ids, description)
 
 
 def _no_topic(name: str) -> EntityNotFound:

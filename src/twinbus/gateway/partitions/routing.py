@@ -53,10 +53,10 @@ from twinbus.gateway.partitions.by_number import (
 from twinbus.gateway.partitions.fan_out import Routes, forward
 from twinbus.gateway.partitions.ranges import route_list_partitions, route_settle_ranges
 from twinbus.gateway.partitions.rules import route_list_rules, route_rule
-from twinbus.gateway.partitions.sends import choose_partition, deal, route_send
+from twinbus.gateway.partitions.sends import deal, route_send
 from twinbus.gateway.partitions.walks import route_list_sessions, route_peek, route_selection
 
-__all__ = ["Routes", "choose_partition", "deal", "route"]
+__all__ = ["Routes", "deal", "route"]
 
 
 def route(gateway: Routes, entity: Entity, command: Command) -> None:

@@ -425,14 +425,6 @@ class Carrier:
         half_ms = max(PAUSE_MS_MIN, (until_utc_ms - now.utc_ms) // 2)
         self._renew_at_ms = min(self._renew_at_ms, now.mono_ms + half_ms)
 
-    def next_due_ms(self, now: Now) -> int:
-        """Milliseconds until `tick` has something to do; −1 when nothing waits for time."""
-        due_ms = min(self._open_at_ms, self._renew_at_ms if self._in_hand else NEVER_MS)
-        for lane in self.lanes.values():
-            if lane.retry_at_ms and not lane.is_asking and (lane.sent or lane.waiting):
-                due_ms = min(due_ms, lane.retry_at_ms)
-        return -1 if due_ms == NEVER_MS else max(0, due_ms - now.mono_ms)
-
 
 class Settling(NamedTuple):
     """A settlement under way."""

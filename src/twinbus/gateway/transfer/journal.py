@@ -452,17 +452,12 @@ class Journals:
         return self._journals[store].state
 
     def tick(self, now: Now) -> None:
-        """Time has passed; to be called several times a second while `is_busy`."""
+        """Time has passed; to be called several times a second."""
         for store, link in enumerate(self.links):
             self.health_changed(store, link.health)
         for journal in self._journals:
             if journal.state != NORMAL:
                 journal.tick(now)
-
-    @property
-    def is_busy(self) -> bool:
-        """Is any store not well, or its journal not empty?"""
-        return any(journal.state != NORMAL for journal in self._journals)
 
 
 def _can_wait(command: Send, now: Now) -> bool:

@@ -34,7 +34,7 @@ from twinbus.entities.message import NewMessage, Overlay
 from twinbus.entities.partitions import PARTITION_COUNT, hash_key, key_of, partition_name
 from twinbus.errors import InvalidOperation, ServiceError
 from twinbus.gateway.directory.directory import Directory, Entity, Part
-from twinbus.gateway.transfer.carrier import PAUSE_MS_MIN, CarriedMessage, Carrier, Lane
+from twinbus.gateway.transfer.carrier import CarriedMessage, Carrier, Lane
 from twinbus.links.store_link import StoreLink
 
 _PARTS: Final = (MAIN, DEAD_LETTER)
@@ -214,13 +214,6 @@ class Relays:
         for key in list(self._ending):
             if not self._is_ending(key) and key in self._running:
                 self._running[key].open()
-
-    def next_due_ms(self, now: Now) -> int:
-        """Milliseconds until `tick` has something to do; −1 when nothing waits for time."""
-        dues = [due for relay in self._all() if (due := relay.next_due_ms(now)) >= 0]
-        if self._ending:
-            dues.append(PAUSE_MS_MIN)  # their successors wait for them
-        return min(dues, default=-1)
 
     def close(self) -> None:
         """The gateway stops: give back what has not been sent."""

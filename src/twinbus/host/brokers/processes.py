@@ -13,6 +13,7 @@ import functools
 import logging
 import signal
 from collections.abc import Callable, Coroutine
+from contextlib import closing
 from typing import Final
 
 from twinbus.clock import Clock
@@ -135,11 +136,8 @@ class Brokers:
 
     def _look_at_locks(self) -> None:
         for path in self._config.store_paths:
-            disk = OsDisk(path)
-            try:
+            with closing(OsDisk(path)) as disk:
                 disk.lock()
-            finally:
-                disk.close()
 
     async def close(self) -> None:
         """Close all stores and end all processes, within a deadline."""
