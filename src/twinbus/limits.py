@@ -110,7 +110,7 @@ FILTER_NESTING_MAX: Final = 32  # brackets in brackets; what follows them is rec
 FILTER_TEXT_CHARS_MAX: Final = 32_768  # of a text that a filter or action makes; a property's size
 FILTER_PARAMETERS_MAX: Final = 128  # of a rule: parameters, or properties of a correlation filter
 # How long a request waits for others about the same entity; the SDKs wait longer, and try again.
-ENTITY_TURN_S_MAX: Final = 20.0
+ENTITY_WAIT_S_MAX: Final = 20.0
 FORWARD_HOPS_MAX: Final = 4  # documentation and other brokers differ (3 or 4); M-8 says 4
 SESSION_STATE_BYTES_MAX: Final = 1_048_576  # as large as a message
 SHARED_ACCESS_RULES_MAX: Final = 12  # of one entity, and of one namespace

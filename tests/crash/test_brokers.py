@@ -22,7 +22,8 @@ from twinbus.entities.facts import MAIN
 from twinbus.entities.message import NewMessage
 from twinbus.errors import ConfigError, DirectoryInUse, Unavailable
 from twinbus.gateway.faults.faults import DiskPlan
-from twinbus.host.brokers.processes import NO_FAULT, Brokers
+from twinbus.host.brokers.fault_effects import NO_FAULT
+from twinbus.host.brokers.processes import Brokers
 from twinbus.limits import BROKER_BEAT_MS
 from twinbus.links.remote.operations import ANY
 from twinbus.links.request import ask
@@ -69,7 +70,7 @@ class Bus:
             assert [body for body in bodies if body in known] == self.acknowledged[store]
 
     def owners(self) -> list[int]:
-        return [report.broker for report in self.brokers.stores()]
+        return [report.broker for report in self.brokers.health.stores()]
 
     def bundles(self) -> list[Path]:
         directory = self.data_dir / "diagnostics"
@@ -130,8 +131,8 @@ async def test_a_broker_is_lost_and_its_store_taken_over_and_given_back(
         bus.brokers.on_listing = listed
         for store in (0, 1, 2):
             await bus.send(store)
-        pid = bus.brokers.brokers()[1].pid
-        getattr(bus.brokers, f"{way}_broker")(1)
+        pid = bus.brokers.health.brokers()[1].pid
+        getattr(bus.brokers.effects, f"{way}_broker")(1)
 
         refused = await kept_sending(bus, 1, lambda: bus.owners()[1] in {0, 2})
         assert refused > 0  # nobody waits for who is gone
@@ -144,7 +145,7 @@ async def test_a_broker_is_lost_and_its_store_taken_over_and_given_back(
         await bus.check()
 
         assert listings == [(1, ["orders"]), (1, ["orders"])]
-        report = bus.brokers.brokers()[1]
+        report = bus.brokers.health.brokers()[1]
         assert report.state == "up"
         assert report.restarts == 1
         assert report.pid != pid
@@ -171,7 +172,7 @@ async def test_a_broker_that_finds_itself_broken_says_where_it_is(tmp_path: Path
     async with running(config_of(tmp_path, brokers=2)) as bus:
         await bus.make_queues()
         await bus.send(0)
-        run = bus.brokers._runs[0]
+        run = bus.brokers._runs.latest[0]
         assert run is not None
         run.process.send((9_999, ANY))
         await until(lambda: bus.owners()[0] == 1)
@@ -187,13 +188,13 @@ async def test_a_broker_that_finds_itself_broken_says_where_it_is(tmp_path: Path
 async def test_a_broker_that_stood_still_for_a_moment_goes_on(tmp_path: Path) -> None:
     async with running(config_of(tmp_path, brokers=1)) as bus:
         await bus.make_queues()
-        bus.brokers.hang_broker(0)
+        bus.brokers.effects.hang_broker(0)
         sending = asyncio.create_task(bus.send(0))
         await asyncio.sleep(TIMEOUT_S / 4)
-        bus.brokers.resume_broker(0)
+        bus.brokers.effects.resume_broker(0)
         await sending
         await bus.check()
-        assert bus.brokers.brokers()[0].restarts == 0
+        assert bus.brokers.health.brokers()[0].restarts == 0
 
 
 async def test_a_broker_that_crashes_leaves_its_stack(
@@ -202,7 +203,7 @@ async def test_a_broker_that_crashes_leaves_its_stack(
     limits = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, limits[1]))  # no file of its memory
     async with running(config_of(tmp_path, brokers=2)) as bus:
-        os.kill(bus.brokers.brokers()[0].pid, signal.SIGSEGV)
+        os.kill(bus.brokers.health.brokers()[0].pid, signal.SIGSEGV)
         await until(lambda: len(bus.bundles()) == 1)
         await until(lambda: bus.owners() == [0, 1])
         (bundle,) = bus.bundles()
@@ -218,23 +219,23 @@ async def test_a_store_that_fails_is_opened_again_and_the_others_do_not_notice(
     config = replace(config_of(tmp_path, brokers=1), stores=stores)
     async with running(config) as bus:
         await bus.make_queues()
-        pid = bus.brokers.brokers()[0].pid
+        pid = bus.brokers.health.brokers()[0].pid
         await bus.send(0)
         await bus.send(1)
-        bus.brokers.set_disk_plan(0, DiskPlan(0, 0.0, 1.0, 0.0))
+        bus.brokers.effects.set_disk_plan(0, DiskPlan(0, 0.0, 1.0, 0.0))
         with pytest.raises(Unavailable):
             await bus.send(0)
         await until(lambda: bus.brokers.links[0].health == DOWN)
         for _ in range(20):
             await bus.send(1)
-        assert "fault" in bus.brokers.stores()[0].trouble
-        bus.brokers.set_disk_plan(0, NO_FAULT)
+        assert "fault" in bus.brokers.health.stores()[0].trouble
+        bus.brokers.effects.set_disk_plan(0, NO_FAULT)
         await until(lambda: bus.brokers.links[0].health == UP)
         await bus.send(0)
         await bus.check()
-        await until(lambda: bus.brokers.disk_counts(0)[1] > 0)
-        assert bus.brokers.disk_counts(1) == (0, 0, 0)
-        assert bus.brokers.brokers()[0].pid == pid
+        await until(lambda: bus.brokers.effects.disk_counts(0)[1] > 0)
+        assert bus.brokers.effects.disk_counts(1) == (0, 0, 0)
+        assert bus.brokers.health.brokers()[0].pid == pid
         assert bus.bundles() == []
 
 
@@ -244,7 +245,7 @@ async def test_a_gateway_that_slept_blames_nobody(tmp_path: Path) -> None:
         time.sleep(2 * TIMEOUT_S)  # noqa: ASYNC251 - that is the point: the loop stands still
         for _ in range(4):
             await asyncio.sleep(BROKER_BEAT_MS / 1_000)
-        assert [report.restarts for report in bus.brokers.brokers()] == [0, 0]
+        assert [report.restarts for report in bus.brokers.health.brokers()] == [0, 0]
         assert bus.bundles() == []
 
 
@@ -254,7 +255,7 @@ async def test_everything_ends_and_begins_again(tmp_path: Path) -> None:
         await bus.make_queues()
         await bus.send(0)
         await bus.send(1)
-        pids = [report.pid for report in bus.brokers.brokers()]
+        pids = [report.pid for report in bus.brokers.health.brokers()]
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
@@ -293,7 +294,7 @@ async def test_a_damaged_store_is_down_and_the_others_serve(tmp_path: Path) -> N
     async with running(config) as again:
         healths = [link.health for link in again.brokers.links]
         assert healths == [DOWN, UP]
-        assert again.brokers.stores()[0].trouble
+        assert again.brokers.health.stores()[0].trouble
         again.queues, again.acknowledged = bus.queues, bus.acknowledged
         await again.send(1)
         with pytest.raises(Unavailable):

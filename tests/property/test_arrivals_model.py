@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinbus.entities.arrivals import Arrivals
-from twinbus.entities.message import Mark, NewMessage
+from twinbus.entities.message import NewMessage, ProducerKey
 
 producers = st.sampled_from(["a", "b", "c"])
 keys = st.none() | st.tuples(producers, st.integers(1, 40))
@@ -14,7 +14,7 @@ sends = st.lists(st.lists(keys, max_size=6), max_size=25)
 def message_of(key: tuple[str, int] | None) -> NewMessage:
     message = NewMessage(b"")
     if key is not None:
-        message.mark = Mark(*key)
+        message.producer_key = ProducerKey(*key)
     return message
 
 

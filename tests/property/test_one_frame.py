@@ -36,7 +36,7 @@ from twinbus.entities.descriptions import (
 )
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTER_QUEUE
 from twinbus.entities.facts import MAIN
-from twinbus.entities.message import Mark, NewMessage, Overlay
+from twinbus.entities.message import NewMessage, Overlay, ProducerKey
 from twinbus.entities.partitions import PARTITION_COUNT, partition_name
 from twinbus.entities.queue import Queue
 from twinbus.entities.rule_descriptions import RuleDescription
@@ -199,7 +199,7 @@ class OneFrame:
             message = new(bytes(size), scheduled_ms=late_ms)
             message.message_id = str(self.count)
             if is_numbered:
-                message.mark = Mark("producer", self.count)
+                message.producer_key = ProducerKey("producer", self.count)
             messages.append(message)
         return messages
 

@@ -80,10 +80,14 @@ key_endings = st.builds(key_section, keys) | st.just(key_section("p/1", "another
 
 
 def content(message: NewMessage) -> tuple[object, ...]:
-    mark = message.mark and (message.mark.producer, message.mark.number, message.mark.is_ping)
+    key = message.producer_key and (
+        message.producer_key.producer,
+        message.producer_key.number,
+        message.producer_key.is_ping,
+    )
     return (
         *(message.body, message.time_to_live_ms, message.scheduled_ms, message.message_id),
-        *(message.session_id, message.partition_key, message.overlay, mark),
+        *(message.session_id, message.partition_key, message.overlay, key),
     )
 
 

@@ -16,7 +16,7 @@ from twinbus.broker.transactions import Transactions
 from twinbus.entities.commands import ABANDON, COMPLETE, DEAD_LETTER, DEFER, Lock, Send, Settle
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTER_QUEUE
 from twinbus.entities.facts import MAIN
-from twinbus.entities.message import ACTIVE, DEFERRED, SCHEDULED, Mark, NewMessage
+from twinbus.entities.message import ACTIVE, DEFERRED, SCHEDULED, NewMessage, ProducerKey
 from twinbus.entities.queue import Queue
 from twinbus.errors import ServiceError, TransactionRolledBack
 from twinbus.links.transactions import Transaction
@@ -152,7 +152,7 @@ class World:
             if self.random.random() < 0.5:
                 continue
             number = self.random.randrange(1, 60)
-            new.mark = Mark("producer", number)
+            new.producer_key = ProducerKey("producer", number)
             known = (queue.name, b"number %d" % number)
             if known in after:
                 names = [queue.name]

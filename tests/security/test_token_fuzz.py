@@ -47,7 +47,7 @@ def make_namespaces() -> Namespaces:
         rule = AuthorizationRule("Root", [MANAGE], f"{name} key", f"{name} second")
         made.append(
             Namespace(
-                name, harness.gateway, harness.maker, Authorizer([rule]), harness.clock, 0, prefix
+                name, harness.gateway, harness.changes, Authorizer([rule]), harness.clock, 0, prefix
             )
         )
     return Namespaces(made)

@@ -1,6 +1,6 @@
 """A whole bus in one thread: gateway, broker processes, stores; disks, sockets and time simulated.
 
-    clients ─▶ Gateway ─▶ RemoteStore ═ Pipe ═ StoreHost ─▶ Broker ─▶ Store ─▶ SimDisk
+    clients ─▶ Gateway ─▶ RemoteStore ═ Pipe ═ Stores ─▶ Broker ─▶ Store ─▶ SimDisk
                   └────── Supervisor ─▶ starts, diagnoses and kills processes, moves stores
 
 Everything between the clients and the disks is the real code; only what `host/brokers/processes.py`

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from twinbus.broker.broker import Broker
-from twinbus.broker.remote.stores import Opened, StoreHost
+from twinbus.broker.remote.stores import Opened, Stores
 from twinbus.entities.commands import Reply
 from twinbus.errors import StorageError
 from twinbus.links.remote.beats import Beat, StoreBeat, encode_beat
@@ -268,7 +268,7 @@ class SimProcess:
         self.inwards = Pipe(self.loop, self._received)
         self.outwards = Pipe(self.loop, partial(gateway.received, self))
         self.inwards.delay_ms = self.outwards.delay_ms = cluster.pipe_ms_max
-        self.host = StoreHost(self, self._say, self._is_full, self.loop.clock)
+        self.host = Stores(self, self._say, self._is_full, self.loop.clock)
 
     def start(self) -> None:
         self._beat_due_ms = self.loop.now_ms

@@ -7,7 +7,7 @@ from tests.simulation.cluster_clients import Client, World, is_unknown
 from tests.unit.broker.stored_messages import stored
 from twinbus.amqp.encoding import encode_string, encode_symbol
 from twinbus.entities.commands import CancelScheduled, Reply, Send
-from twinbus.entities.message import Mark, NewMessage
+from twinbus.entities.message import NewMessage, ProducerKey
 from twinbus.entities.partitions import NUMBERED_RUN, hash_key
 from twinbus.errors import MessageNotFound, QuotaExceeded, Unavailable
 from twinbus.message.stored import STORED_HEAD_BYTES, encode_stored
@@ -144,7 +144,7 @@ class Sender(Client):
             message.session_id = session_id
             message.partition_key = None if has_sessions else sending.key
             if sending.producer:
-                message.mark = Mark(sending.producer, sending.number + place)
+                message.producer_key = ProducerKey(sending.producer, sending.number + place)
             messages.append(message)
         return messages
 

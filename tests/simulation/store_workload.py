@@ -30,7 +30,7 @@ from twinbus.entities.duplicates import DIGEST_SIZE, ENTRY_SIZE, digest_of
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTER_QUEUE
 from twinbus.entities.facts import MAIN, TRANSFER_DEAD_LETTER, gather
 from twinbus.entities.fields import Changes, Fields
-from twinbus.entities.message import DEFERRED, SCHEDULED, Mark, Message, NewMessage, Overlay
+from twinbus.entities.message import DEFERRED, SCHEDULED, Message, NewMessage, Overlay, ProducerKey
 from twinbus.entities.queue import Queue
 from twinbus.entities.rule_descriptions import (
     SQL,
@@ -501,11 +501,11 @@ class Workload:
         messages: list[NewMessage] = []
         for number in numbers_of(queue).get(producer, [])[-2:-1]:
             messages.append(NewMessage(b"%d:again" % number))
-            messages[-1].mark = Mark(producer, number)
+            messages[-1].producer_key = ProducerKey(producer, number)
         known = len(messages)
         for _ in range(self.rng.randrange(1, 3)):
             messages.append(self._new_message(self.rng.choice(SESSIONS)))
-            messages[-1].mark = Mark(producer, self._sent)
+            messages[-1].producer_key = ProducerKey(producer, self._sent)
             self._sent += self.rng.randrange(2)
         given = queue.send(messages, self.now)
         assert not any(given[:known]), "what has come before is stored again"

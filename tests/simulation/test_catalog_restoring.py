@@ -27,7 +27,7 @@ from twinbus.errors import ServiceError, Unavailable
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.namespaces.auto_delete_rounds import IdleRounds
-from twinbus.gateway.namespaces.entity_changes import Maker
+from twinbus.gateway.namespaces.entity_changes import EntityChanges
 from twinbus.gateway.namespaces.reconcile import restore
 from twinbus.links.store_link import StoreLink
 from twinbus.storage.catalog import CatalogFile
@@ -53,7 +53,7 @@ class Bus:
         self.catalog = CatalogFile(self.disk)
         links: list[StoreLink] = list(self.sim.stores)
         self.gateway = Gateway(links, self.sim.clock)
-        self.maker = Maker(self.gateway, self.catalog)
+        self.changes = EntityChanges(self.gateway, self.catalog)
 
     def lose_gateway(self, rng: random.Random, mode: CrashMode) -> None:
         self.sim.forget_gateway()
@@ -98,7 +98,7 @@ class Bus:
         warnings: list[str] = []
 
         async def run() -> None:
-            warnings.extend(await restore(self.gateway, self.catalog, self.maker.gate))
+            warnings.extend(await restore(self.gateway, self.catalog, self.changes.lock))
 
         assert self.run(run())
         return warnings
@@ -142,22 +142,22 @@ def bus_with(*names: str) -> Bus:
     bus = Bus()
     for name in names:
         if name == "news":
-            bus.run(bus.maker.create("topic", name, TOPIC))
+            bus.run(bus.changes.create("topic", name, TOPIC))
         elif name == SUBSCRIPTION:
             described = SubscriptionDescription()
-            bus.run(bus.maker.create("subscription", name, described, default_rule()))
+            bus.run(bus.changes.create("subscription", name, described, default_rule()))
         else:
-            bus.run(bus.maker.create("queue", name, QUEUE))
+            bus.run(bus.changes.create("queue", name, QUEUE))
     bus.check()
     return bus
 
 
 def changes(bus: Bus, what: str) -> Coroutine[object, object, object]:
     if what == "create":
-        return bus.maker.create("queue", "orders", QUEUE)
+        return bus.changes.create("queue", "orders", QUEUE)
     if what == "update":
-        return bus.maker.update(bus.find("orders"), CHANGED)
-    return bus.maker.delete(bus.find("news"))
+        return bus.changes.update(bus.find("orders"), CHANGED)
+    return bus.changes.delete(bus.find("news"))
 
 
 @pytest.mark.parametrize("what", ["create", "update", "delete"])
@@ -223,7 +223,7 @@ def test_a_store_is_lost_at_any_step(what: str, store: int, seed: int) -> None:
 
 def test_a_store_that_is_down_at_start_and_comes_late() -> None:
     bus = bus_with("orders", "news", SUBSCRIPTION)
-    bus.run(bus.maker.create("queue", "plain", QueueDescription()))
+    bus.run(bus.changes.create("queue", "plain", QueueDescription()))
     store = bus.find("plain").parts[0].store
     bus.sim.crash(store, random.Random(1))
     bus.lose_gateway(random.Random(1), CrashMode.KEEP)
@@ -232,7 +232,7 @@ def test_a_store_that_is_down_at_start_and_comes_late() -> None:
     assert set(known) == {"orders", "news", SUBSCRIPTION.lower(), "plain"}
     assert all(part.entity_id for part in bus.find("orders").parts)
     with pytest.raises(Unavailable):
-        bus.run(bus.maker.delete(bus.find("orders")))
+        bus.run(bus.changes.delete(bus.find("orders")))
     bus.sim.stores[store].start()
     assert bus.restore() == []
     bus.check()
@@ -269,9 +269,9 @@ def test_a_store_that_was_replaced_by_an_empty_one() -> None:
 
 def test_a_plain_subscription_of_a_lost_store_takes_everything() -> None:
     bus = Bus()
-    bus.run(bus.maker.create("topic", "news", TopicDescription()))
+    bus.run(bus.changes.create("topic", "news", TopicDescription()))
     described = SubscriptionDescription()
-    bus.run(bus.maker.create("subscription", SUBSCRIPTION, described, default_rule()))
+    bus.run(bus.changes.create("subscription", SUBSCRIPTION, described, default_rule()))
     store = bus.find("news").parts[0].store
     bus.sim.crash(store, random.Random(1))
     bus.sim.stores[store].disk = SimDisk()
@@ -299,14 +299,14 @@ def test_a_plain_entity_that_its_broker_deletes_for_being_idle(is_told: bool) ->
     """The catalog is told, and finds out for itself where nobody was there to tell."""
     bus = Bus()
     topic = TopicDescription(auto_delete_on_idle_ms=300_000)
-    bus.run(bus.maker.create("topic", "news", topic))
+    bus.run(bus.changes.create("topic", "news", topic))
     described = SubscriptionDescription()
-    bus.run(bus.maker.create("subscription", SUBSCRIPTION, described, default_rule()))
+    bus.run(bus.changes.create("subscription", SUBSCRIPTION, described, default_rule()))
     (part,) = bus.find("news").parts
     bus.sim.ask(part.store, DeleteEntities([part.entity_id]))
     if is_told:
-        bus.maker.forget(part.store, part.entity_id)
-        bus.maker.forget(part.store, part.entity_id)
+        bus.changes.forget(part.store, part.entity_id)
+        bus.changes.forget(part.store, part.entity_id)
     else:
         assert bus.restore() == []
     bus.check()
@@ -317,12 +317,14 @@ def test_idle_partitioned_entities_are_deleted_by_the_gateway() -> None:
     bus = bus_with("other")
     patience_ms = 300_000
     news = replace(TOPIC, auto_delete_on_idle_ms=patience_ms)
-    bus.run(bus.maker.create("topic", "news", news))
+    bus.run(bus.changes.create("topic", "news", news))
     patient = SubscriptionDescription(auto_delete_on_idle_ms=2 * patience_ms)
-    bus.run(bus.maker.create("subscription", SUBSCRIPTION, patient, default_rule()))
-    bus.run(bus.maker.create("queue", "orders", replace(QUEUE, auto_delete_on_idle_ms=patience_ms)))
+    bus.run(bus.changes.create("subscription", SUBSCRIPTION, patient, default_rule()))
+    bus.run(
+        bus.changes.create("queue", "orders", replace(QUEUE, auto_delete_on_idle_ms=patience_ms))
+    )
     relayed: set[str] = set()
-    rounds = IdleRounds(bus.gateway, bus.maker, lambda entity: entity.name in relayed)
+    rounds = IdleRounds(bus.gateway, bus.changes, lambda entity: entity.name in relayed)
     assert bus.go_round(rounds) == []
     bus.sim.clock.advance(patience_ms - 1)
     part = bus.find("orders").parts[5]
@@ -355,7 +357,7 @@ def test_a_store_that_is_lost_while_all_is_put_right() -> None:
             bus.sim.stores[lost].start()
 
         async def lose_one(bus: Bus = bus, steps: int = steps) -> bool:
-            task = asyncio.ensure_future(restore(bus.gateway, bus.catalog, bus.maker.gate))
+            task = asyncio.ensure_future(restore(bus.gateway, bus.catalog, bus.changes.lock))
             await asyncio.sleep(0)
             for _ in range(steps):
                 bus.step()

@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "message": ROOTS | {"amqp", "entities"},
     "links": ROOTS | {"entities"},
     "broker": ROOTS | {"storage", "links", "entities", "metered"},
-    "gateway": ROOTS | {"links", "entities", "metered", "config"} | {"server"},
+    "gateway": ROOTS | {"links", "entities", "metered", "config"},
     "server": ROOTS
     | {
         "gateway",

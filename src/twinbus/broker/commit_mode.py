@@ -23,7 +23,7 @@ PAUSE_MIN: Final = 16  # commits
 PAUSE_MAX: Final = 1_024
 
 
-class DiskPace:
+class CommitMode:
     """What the last commits say about the next one."""
 
     __slots__ = ("_has_ring", "_left", "_pause")

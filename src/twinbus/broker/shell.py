@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from twinbus.broker.broker import Broker
-from twinbus.broker.commit_mode import DiskPace
+from twinbus.broker.commit_mode import CommitMode
 from twinbus.broker.commit_ring import CommitRing
 from twinbus.broker.stall import StalledReply, TurnFailures
 from twinbus.clock import Clock
@@ -63,7 +63,7 @@ class BrokerShell:
         self._idle: asyncio.Future[None] | None = None
         self._commits = _Worker("twinbus-commit", self._loop)
         self._ring = CommitRing(store.ring(), self._loop, self._written, self._write_by_thread)
-        self._pace = DiskPace(self._ring.is_there)
+        self._pace = CommitMode(self._ring.is_there)
         self._tasks = _Worker("twinbus-maintenance", self._loop)
         self._maintenance: asyncio.TimerHandle | None = None
 

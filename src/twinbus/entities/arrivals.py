@@ -96,17 +96,17 @@ class Arrivals:
         """Tell what is new from pings and copies, also of each other.  Changes nothing."""
         found = Screened(len(messages))
         for place, message in enumerate(messages):
-            mark = message.mark
-            if mark is None:
+            key = message.producer_key
+            if key is None:
                 found.keep(place, message)
-            elif mark.is_ping:
+            elif key.is_ping:
                 found.ping_count += 1
                 found.ping_bytes += len(message.body)
             else:
-                arrived = found.arrived.setdefault(mark.producer, [])
-                if self.has(mark.producer, mark.number) or has_number(arrived, mark.number):
+                arrived = found.arrived.setdefault(key.producer, [])
+                if self.has(key.producer, key.number) or has_number(arrived, key.number):
                     continue
-                add_range(arrived, mark.number, mark.number + 1)
+                add_range(arrived, key.number, key.number + 1)
                 found.keep(place, message)
         return found
 

@@ -205,8 +205,8 @@ class ListSessions(Command):
 # --- rules ------------------------------------------------------------------------------------
 
 
-class AddRule(Command):
-    """Give a subscription one more rule.  Reply: None."""
+class RuleCommand(Command):
+    """Base: with the description of a subscription's rule.  Reply: None."""
 
     __slots__ = ("description",)
 
@@ -215,6 +215,18 @@ class AddRule(Command):
     ) -> None:
         super().__init__(entity_id, context)
         self.description = description
+
+
+class AddRule(RuleCommand):
+    """Give a subscription one more rule."""
+
+    __slots__ = ()
+
+
+class ReplaceRule(RuleCommand):
+    """Put a rule in the place of the one with its name, in one step."""
+
+    __slots__ = ()
 
 
 class RemoveRule(Command):
@@ -236,18 +248,6 @@ class ListRules(Command):
         super().__init__(entity_id, context)
         self.skip = skip
         self.top = top
-
-
-class ReplaceRule(Command):
-    """Put a rule in the place of the one with its name, in one step.  Reply: None."""
-
-    __slots__ = ("description",)
-
-    def __init__(
-        self, entity_id: int, description: "RuleDescription", context: object = None
-    ) -> None:
-        super().__init__(entity_id, context)
-        self.description = description
 
 
 # --- entities ---------------------------------------------------------------------------------
@@ -303,14 +303,20 @@ class UpdateEntities(StoreCommand):
         self.description = description
 
 
-class DeleteEntities(StoreCommand):
-    """Remove entities with all that belongs to them; those that are gone are no error."""
+class EntitiesCommand(StoreCommand):
+    """Base: about these entities of a store."""
 
     __slots__ = ("entity_ids",)
 
     def __init__(self, entity_ids: list[int], context: object = None) -> None:
         super().__init__(context)
         self.entity_ids = entity_ids
+
+
+class DeleteEntities(EntitiesCommand):
+    """Remove entities with all that belongs to them; those that are gone are no error."""
+
+    __slots__ = ()
 
 
 class ListEntities(StoreCommand):
@@ -333,14 +339,10 @@ class Listed:
         self.description = description
 
 
-class GetRuntime(StoreCommand):
+class GetRuntime(EntitiesCommand):
     """Reply: a Runtime for each entity asked for, None where there is no such entity."""
 
-    __slots__ = ("entity_ids",)
-
-    def __init__(self, entity_ids: list[int], context: object = None) -> None:
-        super().__init__(context)
-        self.entity_ids = entity_ids
+    __slots__ = ()
 
 
 class Runtime:

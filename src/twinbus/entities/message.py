@@ -122,7 +122,7 @@ class Message:
         self.overlay: Overlay | None = None
 
 
-class Mark:
+class ProducerKey:
     """What sets a message on its way in apart from nearly all others.
 
     Either it is a ping: checked like a message, and then forgotten.  Or its producer has numbered
@@ -142,10 +142,10 @@ class NewMessage:
 
     __slots__ = (
         "body",
-        "mark",
         "message_id",
         "overlay",
         "partition_key",
+        "producer_key",
         "scheduled_ms",
         "session_id",
         "time_to_live_ms",
@@ -168,17 +168,17 @@ class NewMessage:
         self.session_id = session_id
         self.partition_key = partition_key
         self.overlay: Overlay | None = None  # what a forwarded message brings along
-        self.mark: Mark | None = None
+        self.producer_key: ProducerKey | None = None
 
     @property
     def is_ping(self) -> bool:
         """Is it to be checked and then forgotten?"""
-        return self.mark is not None and self.mark.is_ping
+        return self.producer_key is not None and self.producer_key.is_ping
 
 
-def has_mark(messages: list[NewMessage]) -> bool:
+def has_producer_key(messages: list[NewMessage]) -> bool:
     """Is any of these a ping, or numbered by its producer?"""
     for message in messages:  # noqa: SIM110 - a loop is twice as fast, and every send asks
-        if message.mark is not None:
+        if message.producer_key is not None:
             return True
     return False

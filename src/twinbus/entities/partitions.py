@@ -83,11 +83,11 @@ def numbered_partition(messages: list[NewMessage]) -> int:
 
     Runs of numbers stay together: they are remembered as such (arrivals.py).
     """
-    mark = messages[0].mark if messages else None
-    if mark is None or mark.is_ping:
+    key = messages[0].producer_key if messages else None
+    if key is None or key.is_ping:
         return NO_PARTITION
-    start = zlib.crc32(mark.producer.encode())
-    return (start + mark.number // NUMBERED_RUN) % PARTITION_COUNT
+    start = zlib.crc32(key.producer.encode())
+    return (start + key.number // NUMBERED_RUN) % PARTITION_COUNT
 
 
 def key_of(message: NewMessage, by_message_id: bool) -> str | None:

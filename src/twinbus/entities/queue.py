@@ -124,20 +124,14 @@ class Queue(QueueSends):
         self.check_receivable()
         if count < 1:
             raise ArgumentOutOfRange(f"A peek asks for at least 1 message, not {count}.")
-        part = self._part(subqueue)
-        limit = self.published
         count = min(count, PEEK_COUNT_MAX)
         seen: list[Message] = []
         number = from_sequence_number
         while len(seen) < count:
-            run = part.table.run_from(number, count - len(seen))
+            run = self.messages_from(subqueue, number, count - len(seen))
             if not run:
                 break
-            for message in run:
-                if message.sequence_number > limit:
-                    return seen
-                if subqueue != MAIN or not has_expired(message, now):
-                    seen.append(message)
+            seen += [each for each in run if subqueue != MAIN or not has_expired(each, now)]
             number = run[-1].sequence_number + 1
         return seen
 

@@ -10,7 +10,14 @@ from twinbus.entities.carried import JOURNAL
 from twinbus.entities.commands import Send
 from twinbus.entities.duplicates import DuplicateHistory
 from twinbus.entities.facts import MAIN, Arrived, Carried, IdsSeen, Stored, Together, gather
-from twinbus.entities.message import NEVER_MS, SCHEDULED, Mark, Message, NewMessage, has_mark
+from twinbus.entities.message import (
+    NEVER_MS,
+    SCHEDULED,
+    Message,
+    NewMessage,
+    ProducerKey,
+    has_producer_key,
+)
 from twinbus.entities.transitions import QueueTransitions
 from twinbus.errors import QuotaExceeded
 
@@ -26,16 +33,16 @@ class QueueSends(QueueTransitions):
         What is accepted and dropped has the number 0: a ping, a copy of what its producer has sent
         before under the same number, and, where duplicates are detected, a duplicate.
         """
-        if has_mark(messages):
-            return self._send_marked(messages, now)
-        return self._send_unmarked(messages, now)
+        if has_producer_key(messages):
+            return self._send_keyed(messages, now)
+        return self._send_unkeyed(messages, now)
 
     def must_be_whole(self, messages: list[NewMessage]) -> bool:
         """Must these be one frame?  Ids and producers' numbers come with their messages."""
-        return self.history is not None or has_mark(messages)
+        return self.history is not None or has_producer_key(messages)
 
-    def _send_marked(self, messages: list[NewMessage], now: Now) -> list[int]:
-        only = messages[0].mark
+    def _send_keyed(self, messages: list[NewMessage], now: Now) -> list[int]:
+        only = messages[0].producer_key
         if len(messages) == 1 and only is not None and not only.is_ping:
             return self._send_numbered(messages, only, now)
         found = self._arrivals().screen(messages)
@@ -48,13 +55,13 @@ class QueueSends(QueueTransitions):
             self.facts.append(Together([]))
             return found.spread([])
         mark = len(self.facts)
-        numbers = self._send_unmarked(found.fresh, now)
+        numbers = self._send_unkeyed(found.fresh, now)
         self._arrive(found)
         gather(self.facts, mark)
         return found.spread(numbers)
 
-    def _send_numbered(self, messages: list[NewMessage], only: Mark, now: Now) -> list[int]:
-        """What `_send_marked` does with one numbered message: a paired sender sends one a call."""
+    def _send_numbered(self, messages: list[NewMessage], only: ProducerKey, now: Now) -> list[int]:
+        """What `_send_keyed` does with one numbered message: a paired sender sends one a call."""
         self.check_sendable()
         arrivals = self._arrivals()
         producer, number = only.producer, only.number
@@ -62,7 +69,7 @@ class QueueSends(QueueTransitions):
             self.facts.append(Together([]))  # as above
             return [0]
         mark = len(self.facts)
-        numbers = self._send_unmarked(messages, now)
+        numbers = self._send_unkeyed(messages, now)
         bounds = [number, number + 1]
         arrivals.add(producer, bounds)
         self.facts.append(Arrived(self.entity_id, producer, bounds))
@@ -76,7 +83,7 @@ class QueueSends(QueueTransitions):
                 self._arrivals().add(producer, bounds)
                 self.facts.append(Arrived(self.entity_id, producer, bounds))
 
-    def _send_unmarked(self, messages: list[NewMessage], now: Now) -> list[int]:
+    def _send_unkeyed(self, messages: list[NewMessage], now: Now) -> list[int]:
         history = self.history
         if history is None:
             return self._send_fresh(messages, now)
@@ -135,7 +142,7 @@ class QueueSends(QueueTransitions):
 
     def remember(self, messages: list[NewMessage], now: Now) -> list[NewMessage]:
         """For transactions: which messages are to be stored; from now on they are known."""
-        if has_mark(messages):
+        if has_producer_key(messages):
             found = self._arrivals().screen(messages)
             self._arrive(found)
             messages = found.fresh

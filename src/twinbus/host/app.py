@@ -28,12 +28,12 @@ from twinbus.entities.descriptions import PREFIX_END
 from twinbus.gateway.access.shared_access import AuthorizationRule, Authorizer
 from twinbus.gateway.faults.faults import Fault
 from twinbus.gateway.namespaces.declared import declare
-from twinbus.gateway.namespaces.lifetime import NamespaceMaker
+from twinbus.gateway.namespaces.lifetime import NamespaceLifetimes
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces, WebTokens
-from twinbus.host.brokers.garbage_collection import Collector
 from twinbus.host.bus import Bus
-from twinbus.host.observability import Observation
+from twinbus.host.garbage_collection import GarbageCollection
+from twinbus.host.observability import Observability
 from twinbus.host.routes import Router
 from twinbus.limits import TLS_BUFFER_BYTES
 from twinbus.server.amqp.endpoint import AmqpEndpoint
@@ -77,7 +77,7 @@ class Server:
         self._stopping = asyncio.get_running_loop().create_future()
         self._endpoints: set[AmqpEndpoint] = set()
         self._http: set[HttpProtocol] = set()
-        self._collector: Collector | None = None
+        self._garbage_collection: GarbageCollection | None = None
         self._places = ServerPlaces()
 
     async def run(self, ready: Callable[[int], None]) -> int:
@@ -85,7 +85,7 @@ class Server:
         config = self._config
         web_tokens = _web_tokens(config)
         bus = Bus(config, self._clock, self._failed, self._lose, self._telemetry)
-        observation = Observation(
+        observability = Observability(
             config, bus.gateway, bus.health, self._clock, bus.usage, self._telemetry
         )
         namespaces = Namespaces(
@@ -96,28 +96,30 @@ class Server:
         names = [namespace.name for namespace in namespaces.all()]
         tls = server_context(config.data_dir, config.host, self._clock, config.tls, names)
         access = HttpAccess(namespaces, self._clock)
-        reports = observation.reports(bus.maker, namespaces, bus.faults.faults.all, access)
-        page = observation.page(bus.maker, namespaces, bus.faults.acting, bus.metering.read, access)
+        front = observability.front(bus.changes, namespaces, bus.faults.faults.all, access)
+        page = observability.page(
+            bus.changes, namespaces, bus.faults.acting, bus.metering.read, access
+        )
         router = Router(
             access,
             RestRouter(access, self._clock),
             AtomRouter(access, self._clock, bus.faults.faults),
-            reports,
+            front,
             bus.faults.router(access),
             MeterRequests(access, bus.metering),
-            NamespaceRequests(access, self._namespace_maker(namespaces, bus)),
+            NamespaceRequests(access, self._namespace_lifetimes(namespaces, bus)),
             page.requests,
             page.pairs,
         )
         listener = self._listener(namespaces, router, bus.faults.lines, tls)
-        collector = self._collector = Collector(bus.runner.message_count)
+        garbage_collection = self._garbage_collection = GarbageCollection(bus.runner.message_count)
         try:
             port = listener.bind(config.host, config.port)
             for extra in config.extra_ports:
                 listener.bind(config.host, extra)
             if await self._goes_on(bus.start()):
-                collector.start()
-                observation.start()
+                garbage_collection.start()
+                observability.start()
                 bus.metering.start()
                 for namespace, each in zip(namespaces.all(), config.namespaces, strict=True):
                     await declare(namespace, each.declared)
@@ -125,8 +127,8 @@ class Server:
                 ready(port)
             code: int = await self._stopping
         finally:
-            collector.stop()
-            observation.stop()
+            garbage_collection.stop()
+            observability.stop()
             await listener.close()
             for protocol in list(self._http):
                 protocol.shutdown()  # who waits for a message ends that while there is a broker
@@ -176,7 +178,7 @@ class Server:
         return Namespace(
             config.name,
             bus.gateway,
-            bus.maker,
+            bus.changes,
             Authorizer(rules),
             self._clock,
             identity.created_utc_ms,
@@ -184,7 +186,7 @@ class Server:
             limits=self._config.limits,
         )
 
-    def _namespace_maker(self, namespaces: Namespaces, bus: Bus) -> NamespaceMaker:
+    def _namespace_lifetimes(self, namespaces: Namespaces, bus: Bus) -> NamespaceLifetimes:
         def make(identity: Identity) -> Namespace:
             return self._namespace(NamespaceConfig(identity), bus)
 
@@ -199,7 +201,7 @@ class Server:
 
         identities = [each.identity for each in self._config.namespaces]
         data_dir = self._config.data_dir
-        return NamespaceMaker(data_dir, identities, namespaces, make, leave, self._clock)
+        return NamespaceLifetimes(data_dir, identities, namespaces, make, leave, self._clock)
 
     def _lose(self, fault: Fault) -> None:
         """Whoever receives from what a fault is about does so no more."""
@@ -222,8 +224,8 @@ class Server:
             def lost(endpoint: AmqpEndpoint) -> None:
                 self._endpoints.discard(endpoint)
                 metrics.connections_closed += 1
-                if self._collector is not None:
-                    self._collector.connections_lost += 1
+                if self._garbage_collection is not None:
+                    self._garbage_collection.connections_lost += 1
                 left()
 
             settings = ConnectionSettings(

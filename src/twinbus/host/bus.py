@@ -10,6 +10,7 @@ compared with the catalog then.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Final
 
@@ -20,13 +21,11 @@ from twinbus.entities.partitions import shown_name
 from twinbus.errors import ServiceError
 from twinbus.gateway.counting.meter_writer import Metering
 from twinbus.gateway.directory.directory import Entity
-from twinbus.gateway.faults.acting import FaultEffects
 from twinbus.gateway.faults.faults import Fault
 from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.health.health import HealthSource
-from twinbus.gateway.health.usage import LocalHealth
 from twinbus.gateway.namespaces.auto_delete_rounds import IdleRounds
-from twinbus.gateway.namespaces.entity_changes import Maker, NoCatalog
+from twinbus.gateway.namespaces.entity_changes import EntityChanges, NoCatalog
 from twinbus.gateway.namespaces.reconcile import restore
 from twinbus.gateway.throttling.throttle import Usage
 from twinbus.gateway.transfer.journal import Journals
@@ -71,35 +70,34 @@ class Bus:
         self._is_started = False
         self._listings: list[tuple[int, list[Listed]]] = []  # not looked at for journals yet
         self.runner: LocalBroker | Brokers
-        self.health: HealthSource
-        effects: FaultEffects
-        paths = list(config.store_paths)
         if config.is_in_process:
-            self.runner = LocalBroker(paths[0], config.segment_size_bytes, clock, on_failure)
-            runner = self.runner
-            self.health = LocalHealth(runner.links[0], paths[0], runner.trouble, self.usage)
-            effects, broker_count = self.runner.effects, 0
+            (path,) = config.store_paths
+            size_bytes = config.segment_size_bytes
+            self.runner = LocalBroker(path, size_bytes, clock, on_failure, self.usage)
+            broker_count = 0
         else:
-            self.runner = self.health = effects = Brokers(config, clock, telemetry)
-            broker_count = config.brokers
+            self.runner = Brokers(config, clock, telemetry)
             self.runner.on_listing = self._listed
+            broker_count = config.brokers
             self._catalog = CatalogFile(OsDisk(config.data_dir / "catalog"))
-        self.faults = ServerFaults(self.runner.links, broker_count, effects, lose, clock)
-        self.gateway = Gateway(self._traced(self.faults.links, config), clock, self.runner.links)
+        runner = self.runner
+        self.health: HealthSource = runner.health
+        self.faults = ServerFaults(runner.links, broker_count, runner.effects, lose, clock)
+        self.gateway = Gateway(self._traced(self.faults.links, config), clock, runner.links)
         self.metering = _metering(config, self.gateway, clock)
-        self.maker = Maker(self.gateway, self._catalog or NoCatalog())
+        self.changes = EntityChanges(self.gateway, self._catalog or NoCatalog())
         links, directory = self.gateway.links, self.gateway.directory
         self._relays = Relays(links, directory, clock, StoredMessageCodec())
         if len(links) > 1:
             journals = Journals(links, directory, clock, self.gateway.answer)
             self.gateway.journals = journals
-            if isinstance(self.runner, Brokers):
-                self.runner.is_journalled = journals.takes
+            if isinstance(runner, Brokers):
+                runner.health.is_journalled = journals.takes
         self._healths = [DOWN] * len(links)
-        self._idle_rounds = IdleRounds(self.gateway, self.maker, self._relays.concerns)
+        self._idle_rounds = IdleRounds(self.gateway, self.changes, self._relays.concerns)
         self._idle_timer: asyncio.TimerHandle | None = None
         self.gateway.down_partitions = self.faults.faults.down_partitions
-        self.runner.when_entity_is_gone(self.maker.forget)
+        runner.when_entity_is_gone(self.changes.forget)
 
     async def start(self) -> None:
         """Open the stores and learn what is in them."""
@@ -163,7 +161,7 @@ class Bus:
                 self.gateway.journals.found(store, listed)
 
     async def _compare(self, catalog: CatalogFile) -> None:
-        for warning in await restore(self.gateway, catalog, self.maker.gate):
+        for warning in await restore(self.gateway, catalog, self.changes.lock):
             log.warning("%s", warning)
 
     async def _restore_again(self) -> None:
@@ -215,11 +213,8 @@ def _metering(config: ServerConfig, gateway: Gateway, clock: Clock) -> Metering:
     directory = config.data_dir / "meter"
 
     def read(from_ms: int, to_ms: int) -> list[Metered]:
-        disk = OsDisk(directory)
-        try:
+        with closing(OsDisk(directory)) as disk:
             return read_meter(disk, from_ms, to_ms)[0]
-        finally:
-            disk.close()
 
     target = MeterLog(partial(OsDisk, directory), config.meter_days)
     return Metering(gateway.meter, target, read, clock)

@@ -1,4 +1,4 @@
-"""Throttle, samples, reports and page of one server, put together."""
+"""Throttle, samples, health, metrics and page of one server, put together."""
 
 from collections.abc import Callable
 
@@ -9,21 +9,21 @@ from twinbus.gateway.faults.faults import Fault
 from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.health.health import HealthSource
 from twinbus.gateway.health.usage import Sampler, fitted
-from twinbus.gateway.namespaces.entity_changes import Maker
+from twinbus.gateway.namespaces.entity_changes import EntityChanges
 from twinbus.gateway.namespaces.registry import Namespaces
 from twinbus.gateway.throttling.throttle import Throttle, Usage
 from twinbus.server.http.access import HttpAccess
-from twinbus.server.http.operations.front import Reports
+from twinbus.server.http.operations.front import FrontRequests
 from twinbus.server.http.operations.health import HealthRequests
 from twinbus.server.http.operations.metrics import MetricsRequests
 from twinbus.server.http.page.assembly import Page
 from twinbus.server.http.page.cost import Reader
-from twinbus.server.http.viewers import Observers
+from twinbus.server.http.viewers import Viewers
 from twinbus.telemetry.telemetry import Telemetry
 
 
-class Observation:
-    """What watches a server.  The gateway gets its throttle, the router its reports."""
+class Observability:
+    """What watches a server.  The gateway gets its throttle, the router its requests."""
 
     def __init__(
         self,
@@ -40,7 +40,6 @@ class Observation:
         self._telemetry = telemetry
         self._source = source
         self._sampler = Sampler(self.throttle, source, clock, usage, gateway.look_at_throttle)
-        gateway.set_throttle(self.throttle)
         self._is_open = config.open_metrics
         self._clock = clock
         self._page: Page | None = None
@@ -55,32 +54,32 @@ class Observation:
         if self._page is not None:
             self._page.stop()
 
-    def reports(
+    def front(
         self,
-        maker: Maker,
+        changes: EntityChanges,
         namespaces: Namespaces,
         faults: Callable[[], list[Fault]],
         access: HttpAccess,
-    ) -> Reports:
+    ) -> FrontRequests:
         """What answers requests about the server; `faults` lists those in force."""
-        observers = Observers(access, self._is_open)
+        viewers = Viewers(access, self._is_open)
         gateway, source, throttle = self._gateway, self._source, self.throttle
-        health = HealthRequests(source, gateway, namespaces, throttle, faults, observers)
+        health = HealthRequests(source, gateway, namespaces, throttle, faults, viewers)
         metrics = MetricsRequests(
             source,
             gateway,
-            maker,
+            changes,
             namespaces,
             throttle,
             self._sampler,
-            observers,
+            viewers,
             self._telemetry,
         )
-        return Reports(health, metrics)
+        return FrontRequests(health, metrics)
 
     def page(
         self,
-        maker: Maker,
+        changes: EntityChanges,
         namespaces: Namespaces,
         faults: ActingFaults,
         metered: Reader,
@@ -90,14 +89,14 @@ class Observation:
         self._page = Page(
             self._source,
             self._gateway,
-            maker,
+            changes,
             namespaces,
             self.throttle,
             self._sampler.usage,
             faults,
             metered,
             access,
-            Observers(access, self._is_open),
+            Viewers(access, self._is_open),
             self._clock,
         )
         return self._page

@@ -1,18 +1,19 @@
 """The router of the server's port: the server itself, WebSockets, messages, entities.
 
-GET   /, /health, /metrics            the server itself (reports.py)
-…     /$faults…                       what goes wrong on purpose (fault_requests.py)
-GET   /, /$page…                      the page, for browsers (page_requests.py)
-…     /$pairs…                        what paired clients report (pair_reports.py)
-GET   /$meter                         what is to be billed (meter_requests.py)
-…     /$namespaces…                   namespaces that come and go (namespace_requests.py)
+GET   /, /health, /metrics            the server itself (operations/front.py)
+…     /$faults…                       what goes wrong on purpose (operations/faults.py)
+GET   /, /$page…                      the page, for browsers (page/routes.py)
+…     /$pairs…                        what paired clients report (page/pair_reports.py)
+GET   /$meter                         what is to be billed (operations/meter.py)
+…     /$namespaces…                   namespaces that come and go (operations/namespaces.py)
 GET   /$servicebus/websocket          AMQP over WebSockets (websocket.py)
-…     /{entity}/messages…             messages (rest.py)
-…     everything else                 entities (atom.py)
+…     /{entity}/messages…             messages (rest/requests.py)
+…     everything else                 entities (atom/entities.py)
 
 Each says what a request needs before its body is read; where it says nothing, no body is read.
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from twinbus.server.http.access import Claim, HttpAccess
@@ -37,34 +38,23 @@ class Answerer(Protocol):
     async def answer(self, request: Request) -> Response: ...
 
 
+@dataclass
 class Router:
     """Looks at a request and gives it to whoever answers it."""
 
-    def __init__(
-        self,
-        access: HttpAccess,
-        messages: Answerer,
-        entities: Answerer,
-        reports: Answerer,
-        faults: Answerer,
-        meter: Answerer,
-        namespaces: Answerer,
-        page: Answerer,
-        pairs: Answerer,
-    ) -> None:
-        self._access = access
-        self._messages = messages
-        self._entities = entities
-        self._reports = reports
-        self._faults = faults
-        self._meter = meter
-        self._namespaces = namespaces
-        self._page = page
-        self._pairs = pairs
+    access: HttpAccess
+    messages: Answerer
+    entities: Answerer
+    front: Answerer
+    faults: Answerer
+    meter: Answerer
+    namespaces: Answerer
+    page: Answerer
+    pairs: Answerer
 
     def body_max(self, request: Request) -> int:
         found = self._find(request)
-        return 0 if found is None else self._access.body_max(request, found.claim(request))
+        return 0 if found is None else self.access.body_max(request, found.claim(request))
 
     async def answer(self, request: Request) -> Response:
         found = self._find(request)
@@ -76,17 +66,17 @@ class Router:
         if is_websocket_path(segments):
             return None
         if is_about_page(request, segments):
-            return self._page
+            return self.page
         if is_about_server(request):
-            return self._reports
+            return self.front
         if is_about_faults(segments):
-            return self._faults
+            return self.faults
         if is_about_pairs(segments):
-            return self._pairs
+            return self.pairs
         if is_about_meter(segments):
-            return self._meter
+            return self.meter
         if is_about_namespaces(segments):
-            return self._namespaces
+            return self.namespaces
         if is_about_messages(request.method, segments):
-            return self._messages
-        return self._entities
+            return self.messages
+        return self.entities

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from twinbus.entities.message import Mark
+from twinbus.entities.message import ProducerKey
 from twinbus.errors import ArgumentInvalid
 from twinbus.limits import PRODUCER_KEY_CHARS_MAX
 
@@ -11,7 +11,7 @@ PRODUCER_KEY: Final = "x-opt-twinbus-producer-key"  # a delivery annotation: "<p
 NUMBER_DIGITS_MAX: Final = 18  # more would not fit into 63 bits
 
 
-def read_producer_key(key: object) -> Mark:
+def read_producer_key(key: object) -> ProducerKey:
     """What the annotation says; ArgumentInvalid if that is no key."""
     if not isinstance(key, str):
         raise ArgumentInvalid("The producer key must be a text: '<producer>/<number>'.")
@@ -28,4 +28,4 @@ def read_producer_key(key: object) -> Mark:
             f"The producer key '{key[:64]}' is not of the form '<producer>/<number>' with a "
             "number from 1 on."
         )
-    return Mark(key[:slash], number)
+    return ProducerKey(key[:slash], number)

@@ -10,7 +10,7 @@ makes nothing in between.
 from typing import Final
 
 from twinbus.amqp.shapes import NARROW, U32
-from twinbus.entities.message import NEVER_MS, Mark, NewMessage
+from twinbus.entities.message import NEVER_MS, NewMessage, ProducerKey
 from twinbus.limits import (
     PING_SIZE_BYTES_MAX,
     PRODUCER_KEY_CHARS_MAX,
@@ -122,12 +122,12 @@ class PlainSends:
         key = data[key_at:]
         if not key.isascii():
             return None
-        mark = self._next_of_the_same(key) or self._of_another(key)
+        producer_key = self._next_of_the_same(key) or self._of_another(key)
         message = self._message(data, start, at, head)
-        message.mark = mark
+        message.producer_key = producer_key
         return message
 
-    def _next_of_the_same(self, key: bytes) -> Mark | None:
+    def _next_of_the_same(self, key: bytes) -> ProducerKey | None:
         """The name is known then, and its hash: only the number has to be read."""
         beginning = self._producer_start
         if not beginning or not key.startswith(beginning) or len(key) > PRODUCER_KEY_CHARS_MAX:
@@ -136,13 +136,13 @@ class PlainSends:
         if not digits.isdigit() or len(digits) > NUMBER_DIGITS_MAX:
             return None
         number = int(digits)
-        return Mark(self._producer, number) if number else None
+        return ProducerKey(self._producer, number) if number else None
 
-    def _of_another(self, key: bytes) -> Mark:
-        mark = read_producer_key(key.decode())
-        self._producer = mark.producer
-        self._producer_start = mark.producer.encode() + b"/"
-        return mark
+    def _of_another(self, key: bytes) -> ProducerKey:
+        producer_key = read_producer_key(key.decode())
+        self._producer = producer_key.producer
+        self._producer_start = producer_key.producer.encode() + b"/"
+        return producer_key
 
     def _learn(self, header: bytes) -> _Head:
         """What becomes of a header, as the long way does it."""

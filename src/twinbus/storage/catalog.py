@@ -26,6 +26,7 @@ of it has been superseded; and after a failed write, which is never repeated in 
 import json
 import struct
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from typing import Final
 from zlib import crc32
 
@@ -167,11 +168,8 @@ class CatalogFile:
     # -- reading -----------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        file = self._disk.open(FILE_NAME)
-        try:
+        with closing(self._disk.open(FILE_NAME)) as file:
             data = file.read(self._disk.size(FILE_NAME), 0)
-        finally:
-            file.close()
         _check_header(data)
         place = SECTOR_SIZE
         number = 1

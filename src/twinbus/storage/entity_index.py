@@ -41,7 +41,7 @@ def rule_path(subscription: str, rule: str) -> str:
     return f"{subscription}{RULES}{rule}"
 
 
-class Entities:
+class EntityIndex:
     """All entities of a store, by number and by name, and the counters they share."""
 
     __slots__ = ("by_id", "facts", "grants", "names", "next_id", "rule_names", "rules")

@@ -50,13 +50,10 @@ class DiskFaults:
         """From now on this, and nothing of what was before; all zeros: nothing."""
         former = self._settings
         is_empty = not (slow_ms or fail_probability or full_probability)
-        self._settings = (
-            None
-            if is_empty
-            else _Settings(
-                slow_ms, slow_probability, fail_probability, full_probability, threading.Event()
-            )
+        settings = _Settings(
+            slow_ms, slow_probability, fail_probability, full_probability, threading.Event()
         )
+        self._settings = None if is_empty else settings
         self.active = not is_empty
         with self._mutex:
             files = list(self._files)

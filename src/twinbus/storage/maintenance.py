@@ -19,6 +19,8 @@ message costs nothing here.  A census is an upper bound until the next one: bodi
 A segment that was emptied by moving is retired by the snapshot after, which no longer refers to it.
 """
 
+from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Final
 
 from twinbus.clock import Now
@@ -49,12 +51,12 @@ NOTE_INTERVAL_MS: Final = 5_000
 RETRY_MS: Final = 1_000  # a full disk is asked again after this
 
 
+@dataclass(eq=False)
 class Task:
     """Work for the maintenance thread.  `full` tells afterwards that the disk had no room."""
 
-    def __init__(self, disk: Disk) -> None:
-        self.disk = disk
-        self.full = False
+    disk: Disk
+    full: bool = field(default=False, init=False)
 
     def run(self) -> None:
         """Do it.  LogPoisoned when the disk fails in any way but being full, or LogDamaged."""
@@ -69,33 +71,32 @@ class Task:
         raise NotImplementedError
 
 
+@dataclass(eq=False)
 class ReserveSegment(Task):
     """Take the room of the next segment; `PrepareSegment` makes one of it."""
 
-    def __init__(self, disk: Disk, number: int, size: int) -> None:
-        super().__init__(disk)
-        self._name = fresh_name(number)
-        self._size = size
+    number: int
+    size: int
 
     def work(self) -> None:
-        file = self.disk.create(self._name)
+        file = self.disk.create(fresh_name(self.number))
         try:
-            file.reserve(self._size)
+            file.reserve(self.size)
         except OSError:
-            self.disk.remove(self._name)
+            self.disk.remove(fresh_name(self.number))
             raise
         finally:
             file.close()
 
 
+@dataclass(eq=False)
 class PrepareSegment(Task):
     """Make the next segment durable, name and header, before anybody needs it."""
 
-    def __init__(self, disk: Disk, number: int, salt: int, size: int, spare: int) -> None:
-        super().__init__(disk)
-        self.number = number
-        self.spare = spare  # number of a spare segment to use, or 0
-        self._header = Header(SEGMENT_MAGIC, number, salt, size)
+    number: int
+    salt: int
+    size: int
+    spare: int  # number of a spare segment to use, or 0
 
     def work(self) -> None:
         disk = self.disk
@@ -103,43 +104,41 @@ class PrepareSegment(Task):
             name = spare_name(self.spare)
         else:
             name = fresh_name(self.number)
-            disk.preallocate(name, self._header.size)
+            disk.preallocate(name, self.size)
         # Under a name that recovery does not read: the header must be durable before the name is.
         file = disk.open(name)
-        file.write([self._header.encode()], 0)
+        file.write([Header(SEGMENT_MAGIC, self.number, self.salt, self.size).encode()], 0)
         file.sync()
         file.close()
         disk.rename(name, segment_name(self.number))
         disk.sync_directory()
 
 
+@dataclass(eq=False)
 class MakeSpare(Task):
     """Make a spare segment ahead of need, if the disk has plenty of room."""
 
-    def __init__(self, disk: Disk, number: int, size: int) -> None:
-        super().__init__(disk)
-        self.number = number
-        self._size = size
-        self.made = False
+    number: int
+    size: int
+    made: bool = field(default=False, init=False)
 
     def work(self) -> None:
-        if self.disk.free_bytes() < FREE_SEGMENTS_MIN * self._size:
+        if self.disk.free_bytes() < FREE_SEGMENTS_MIN * self.size:
             return
         name = fresh_name(self.number)
-        self.disk.preallocate(name, self._size)
+        self.disk.preallocate(name, self.size)
         self.disk.rename(name, spare_name(self.number))
         self.made = True
 
 
+@dataclass(eq=False)
 class RemoveSpare(Task):
     """Give up a spare segment: its room is needed for the next snapshot."""
 
-    def __init__(self, disk: Disk, number: int) -> None:
-        super().__init__(disk)
-        self._number = number
+    number: int
 
     def work(self) -> None:
-        self.disk.remove(spare_name(self._number))
+        self.disk.remove(spare_name(self.number))
 
 
 def fresh_name(number: int) -> str:
@@ -150,12 +149,11 @@ def spare_name(number: int) -> str:
     return f"{number:010d}{SPARE_SUFFIX}"
 
 
+@dataclass(eq=False)
 class ReserveSnapshot(Task):
     """Make room for the next snapshot while there is some."""
 
-    def __init__(self, disk: Disk, size: int) -> None:
-        super().__init__(disk)
-        self.size = size
+    size: int
 
     def work(self) -> None:
         if TEMPORARY_NAME in self.disk.names():
@@ -168,82 +166,72 @@ class ReserveSnapshot(Task):
             file.close()
 
 
+@dataclass(eq=False)
 class WriteSlice(Task):
     """Append a slice to the snapshot."""
 
-    def __init__(self, disk: Disk, file: SnapshotFile, parts: list[bytes]) -> None:
-        super().__init__(disk)
-        self._file = file
-        self._parts = parts
+    file: SnapshotFile
+    parts: list[bytes]
 
     def work(self) -> None:
-        self._file.write(self._parts)
+        self.file.write(self.parts)
 
 
+@dataclass(eq=False)
 class FinishSnapshot(Task):
     """Complete the snapshot, name it, and let the older one go."""
 
-    def __init__(
-        self, disk: Disk, file: SnapshotFile, counters: Counters, old_numbers: list[int]
-    ) -> None:
-        super().__init__(disk)
-        self._file = file
-        self._counters = counters
-        self._old_numbers = old_numbers
-        self.size = 0
+    file: SnapshotFile
+    counters: Counters
+    old_numbers: list[int]
+    size: int = field(default=0, init=False)
 
     def work(self) -> None:
-        self.size = self._file.finish(self._counters, self._old_numbers)
+        self.size = self.file.finish(self.counters, self.old_numbers)
 
 
+@dataclass(eq=False)
 class Retire(Task):
     """Dead segments become spare, as far as spares are wanted; the others are removed."""
 
-    def __init__(self, disk: Disk, spares: list[int], removed: list[int]) -> None:
-        super().__init__(disk)
-        self.spares = spares
-        self._removed = removed
+    spares: list[int]
+    removed: list[int]
 
     def work(self) -> None:
         for number in self.spares:
             self.disk.rename(segment_name(number), spare_name(number))
-        for number in self._removed:
+        for number in self.removed:
             self.disk.remove(segment_name(number))
         # A spare gets a new header soon; by then it must not come back under its old name.
         self.disk.sync_directory()
 
 
+@dataclass(eq=False)
 class NoteEnd(Task):
     """Note how far the log has come, so that damage to its last frame would show."""
 
-    def __init__(self, disk: Disk, salt: int, place: LogPlace) -> None:
-        super().__init__(disk)
-        self._salt = salt
-        self._place = place
+    salt: int
+    place: LogPlace
 
     def work(self) -> None:
         # A file of its own: the log may go on to the next segment, and close this one, meanwhile.
-        file = self.disk.open(segment_name(self._place.segment))
-        try:
-            write_note(file, self._salt, self._place)
-        finally:
-            file.close()
+        with closing(self.disk.open(segment_name(self.place.segment))) as file:
+            write_note(file, self.salt, self.place)
 
 
+@dataclass(eq=False)
 class CheckSegment(Task):
     """Compare all checksums of a segment before its messages move.
 
     They get a new checksum by that: damage that came since the start must not be made right.
     """
 
-    def __init__(self, disk: Disk, number: int, salt: int, size: int) -> None:
-        super().__init__(disk)
-        self._number = number
-        self._salt = salt
-        self._size = size
+    number: int
+    salt: int
+    size: int
 
     def work(self) -> None:
-        check_sealed_segment(self.disk, self._number, self._salt, self._size)
+        check_sealed_segment(self.disk, self.number, self.salt, self.size)
 
 
 class ReadBodies(Task):

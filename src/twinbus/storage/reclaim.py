@@ -6,7 +6,7 @@ from twinbus.clock import Now
 from twinbus.entities.facts import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER, Stored
 from twinbus.entities.message import Message
 from twinbus.storage.disk import Disk
-from twinbus.storage.entity_index import Entities
+from twinbus.storage.entity_index import EntityIndex
 from twinbus.storage.log import Log, LogPlace
 from twinbus.storage.maintenance import (
     IDLE_MS,
@@ -49,7 +49,7 @@ MOVE_FACTS_MAX: Final = 64  # while so many facts wait for a commit, moving adds
 class Maintenance:
     """The state of all background work.  Loop thread only."""
 
-    def __init__(self, disk: Disk, log: Log, entities: Entities, reserve: int) -> None:
+    def __init__(self, disk: Disk, log: Log, entities: EntityIndex, reserve: int) -> None:
         self._disk = disk
         self._log = log
         self._entities = entities

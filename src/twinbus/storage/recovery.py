@@ -9,6 +9,7 @@ empty.  Segments before the snapshot's place are not replayed, but those with li
 and their checksums compared, so that no damaged body is ever served.
 """
 
+from contextlib import closing
 from typing import Final
 
 from twinbus.clock import Now
@@ -17,7 +18,7 @@ from twinbus.errors import LogDamaged, ServiceError
 from twinbus.limits import SEGMENT_HEADER_BYTES
 from twinbus.storage.decoder import Decoder
 from twinbus.storage.disk import Disk
-from twinbus.storage.entity_index import Entities
+from twinbus.storage.entity_index import EntityIndex
 from twinbus.storage.log import (
     OFFSET_MASK,
     SEAL,
@@ -46,7 +47,7 @@ class Recovered:
     """What was found."""
 
     def __init__(self) -> None:
-        self.entities = Entities()
+        self.entities = EntityIndex()
         self.salt = 0
         self.segment_size = 0
         self.snapshot = 0  # number; 0 = none
@@ -58,7 +59,6 @@ class Recovered:
         self.segments: list[int] = []  # that hold something
         self.ready_segment = 0
         self.dead_segments: list[int] = []
-        self.frame_count = 0
         self.fact_count = 0
 
 
@@ -94,8 +94,7 @@ def recover(disk: Disk, now: Now) -> Recovered | None:
 def _load_snapshot(disk: Disk, found: Recovered, now: Now) -> None:
     path = snapshot_name(found.snapshot)
     size = disk.size(path)
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         header = read_header(file, path, SNAPSHOT_MAGIC, found.snapshot)
         found.salt = header.salt
         found.place = LogPlace(header.log_segment, header.log_offset, header.log_frame)
@@ -119,12 +118,10 @@ def _load_snapshot(disk: Disk, found: Recovered, now: Now) -> None:
                 _apply(found.entities, fact, now, path, frame)
         if not complete or reader.offset != size:
             raise LogDamaged(path, reader.offset, "the snapshot does not end where it should")
-    finally:
-        file.close()
     found.snapshot_size = size
 
 
-def _apply(entities: Entities, fact: Fact, now: Now, path: str, frame: Frame) -> None:
+def _apply(entities: EntityIndex, fact: Fact, now: Now, path: str, frame: Frame) -> None:
     try:
         entities.replay(fact, now)
     except (*_SENSELESS, ServiceError) as error:
@@ -168,11 +165,8 @@ def _check_segments(disk: Disk, found: Recovered, present: list[int]) -> None:
 
 def _segment_header(disk: Disk, number: int) -> Header:
     path = segment_name(number)
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         header = read_header(file, path, SEGMENT_MAGIC, number)
-    finally:
-        file.close()
     size = disk.size(path)
     if size != header.size or size > OFFSET_MASK:
         raise LogDamaged(path, min(size, header.size), f"the file has {size} bytes")
@@ -182,8 +176,7 @@ def _segment_header(disk: Disk, number: int) -> Header:
 def check_sealed_segment(disk: Disk, number: int, salt: int, size: int) -> None:
     """Every frame up to the seal must be valid: its bodies are still served."""
     path = segment_name(number)
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         reader = FrameReader(file, number, salt, size, SEGMENT_HEADER_BYTES)
         previous = -1
         while True:
@@ -193,8 +186,6 @@ def check_sealed_segment(disk: Disk, number: int, salt: int, size: int) -> None:
             previous = frame.frame
             if frame.kind == SEAL:
                 return
-    finally:
-        file.close()
 
 
 def _replay(disk: Disk, found: Recovered, last: int, now: Now) -> None:
@@ -225,8 +216,7 @@ def _replay_segment(
     start = SEGMENT_HEADER_BYTES
     if number == place.segment:  # what lies before the place is checked, but not replayed
         start = place.offset
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         reader = FrameReader(file, number, found.salt, found.segment_size, SEGMENT_HEADER_BYTES)
         while True:
             offset = reader.offset
@@ -248,12 +238,9 @@ def _replay_segment(
                 continue
             if frame.kind == SEAL:
                 return True, expected
-            found.frame_count += 1
             for fact in Decoder(frame.records, path, frame.offset, number).facts():
                 found.fact_count += 1
                 _apply(found.entities, fact, now, path, frame)
-    finally:
-        file.close()
 
 
 def _check_end(reader: FrameReader, path: str, offset: int, reached: int) -> None:
@@ -268,12 +255,9 @@ def _check_end(reader: FrameReader, path: str, offset: int, reached: int) -> Non
 def _check_unused(disk: Disk, found: Recovered, number: int) -> None:
     """The prepared segment behind the end of the log must not have been written."""
     path = segment_name(number)
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         reader = FrameReader(file, number, found.salt, found.segment_size, SEGMENT_HEADER_BYTES)
         if reader.next() is not None or reader.valid_frame_after(SEGMENT_HEADER_BYTES) >= 0:
             name = segment_name(number - 1)
             reason = f"the log ends here, but {path} goes on"
             raise LogDamaged(name, found.end.offset, reason)
-    finally:
-        file.close()

@@ -40,7 +40,7 @@ from twinbus.entities.queue import Queue
 from twinbus.entities.sessions import SessionQueue
 from twinbus.limits import SEGMENT_HEADER_BYTES
 from twinbus.storage.disk import Disk, File
-from twinbus.storage.entity_index import RULE, Entities
+from twinbus.storage.entity_index import RULE, EntityIndex
 from twinbus.storage.log import RECORDS, SEAL, SNAPSHOT_MAGIC, Header, LogPlace, encode_frame
 from twinbus.storage.records import Counters, IdsKept, encode, encode_placed
 
@@ -100,7 +100,7 @@ class Census:
 class Capture:
     """Walks all entities on the loop thread, one slice at a time."""
 
-    def __init__(self, entities: Entities, place: LogPlace, victims: set[int]) -> None:
+    def __init__(self, entities: EntityIndex, place: LogPlace, victims: set[int]) -> None:
         self._entities = entities
         self._ids = sorted([*entities.by_id, *entities.rules])
         self._index = 0

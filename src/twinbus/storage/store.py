@@ -43,7 +43,7 @@ from twinbus.limits import (
 )
 from twinbus.storage.bodies import BodyCache, read_bodies
 from twinbus.storage.disk import Disk
-from twinbus.storage.entity_index import RULE, Entities, rule_path
+from twinbus.storage.entity_index import RULE, EntityIndex, rule_path
 from twinbus.storage.log import Commit, Log, numbered
 from twinbus.storage.maintenance import PrepareSegment, Task, spare_name
 from twinbus.storage.reclaim import Maintenance
@@ -63,7 +63,7 @@ RESERVE_BYTES: Final = 8_388_608  # of a segment that sends leave for settlement
 class Store:
     """All entities of one directory."""
 
-    def __init__(self, disk: Disk, log: Log, entities: Entities, cache_bytes: int) -> None:
+    def __init__(self, disk: Disk, log: Log, entities: EntityIndex, cache_bytes: int) -> None:
         self._disk = disk
         self._log = log
         self._known = entities

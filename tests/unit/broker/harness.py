@@ -32,7 +32,7 @@ from twinbus.entities.rule_descriptions import RuleDescription, default_rule
 from twinbus.entities.topic import Topic
 from twinbus.errors import ServiceError
 from twinbus.gateway.gateway import Gateway
-from twinbus.gateway.namespaces.entity_changes import Maker, NoCatalog
+from twinbus.gateway.namespaces.entity_changes import EntityChanges, NoCatalog
 from twinbus.links.store_link import ReceiverDescription
 from twinbus.message.filter_fields import StoredMessageCodec
 from twinbus.storage.log import Commit
@@ -95,8 +95,8 @@ class BrokerHarness:
         self.broker = Broker(self.store, self.clock, self._wake, on_replies, StoredMessageCodec())
         self.broker.entities.note_all()
         self.gateway = Gateway([self.broker], self.clock)
-        self.broker.entities.on_gone = partial(self.gateway.directory.remove_part, 0)
-        self.maker = Maker(self.gateway, NoCatalog())
+        self.changes = EntityChanges(self.gateway, NoCatalog())
+        self.broker.entities.on_gone = partial(self.changes.forget, 0)
         self.list_entities()
 
     def list_entities(self) -> None:

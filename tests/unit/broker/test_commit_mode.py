@@ -8,11 +8,11 @@ from twinbus.broker.commit_mode import (
     PAUSE_MIN,
     SLOW_MS,
     SMALL_SIZE_BYTES_MAX,
-    DiskPace,
+    CommitMode,
 )
 
 
-def commits_of_the_thread(pace: DiskPace) -> int:
+def commits_of_the_thread(pace: CommitMode) -> int:
     """How many come before the loop tries again."""
     count = 0
     while not pace.may_wait(1, is_light=True):
@@ -32,7 +32,7 @@ def commits_of_the_thread(pace: DiskPace) -> int:
     ],
 )
 def test_by_what_a_commit_carries(size: int, is_light: bool, waits: bool) -> None:
-    pace = DiskPace(has_ring=False)
+    pace = CommitMode(has_ring=False)
     for _ in range(2):
         assert pace.may_wait(size, is_light) is waits
         pace.waited(SLOW_MS - 1)
@@ -40,13 +40,13 @@ def test_by_what_a_commit_carries(size: int, is_light: bool, waits: bool) -> Non
 
 @pytest.mark.parametrize("size", [1, SMALL_SIZE_BYTES_MAX + 1, LARGE_SIZE_BYTES_MAX + 1])
 def test_with_a_ring_the_loop_waits_for_few_messages_only(size: int) -> None:
-    pace = DiskPace(has_ring=True)
+    pace = CommitMode(has_ring=True)
     assert pace.may_wait(size, is_light=True)
     assert not pace.may_wait(size, is_light=False)
 
 
 def test_a_slow_disk_is_tried_ever_more_rarely() -> None:
-    pace = DiskPace(has_ring=False)
+    pace = CommitMode(has_ring=False)
     pauses = []
     for _ in range(9):
         pace.waited(SLOW_MS)
@@ -56,14 +56,14 @@ def test_a_slow_disk_is_tried_ever_more_rarely() -> None:
 
 
 def test_what_is_the_threads_anyway_shortens_no_pause() -> None:
-    pace = DiskPace(has_ring=False)
+    pace = CommitMode(has_ring=False)
     pace.waited(SLOW_MS)
     assert not pace.may_wait(LARGE_SIZE_BYTES_MAX + 1, is_light=False)
     assert commits_of_the_thread(pace) == PAUSE_MIN
 
 
 def test_a_disk_that_is_quick_again_is_forgiven() -> None:
-    pace = DiskPace(has_ring=False)
+    pace = CommitMode(has_ring=False)
     pace.waited(SLOW_MS)
     pace.waited(SLOW_MS)
     commits_of_the_thread(pace)

@@ -8,7 +8,7 @@ from tests.unit.broker.stored_messages import new
 from twinbus.broker.transactions import Transactions
 from twinbus.entities.commands import Command, Reply, Send
 from twinbus.entities.descriptions import QueueDescription
-from twinbus.entities.message import Mark, NewMessage
+from twinbus.entities.message import NewMessage, ProducerKey
 from twinbus.errors import DiskFull, LogPoisoned, ServiceError
 from twinbus.testing.disk import SimDisk
 
@@ -17,13 +17,13 @@ HOUR_MS = 3_600_000
 
 def numbered(number: int, scheduled_ms: int = 0) -> NewMessage:
     message = NewMessage(b"%d" % number, scheduled_ms=scheduled_ms)
-    message.mark = Mark("producer", number)
+    message.producer_key = ProducerKey("producer", number)
     return message
 
 
 def ping() -> NewMessage:
     message = new(b"")
-    message.mark = Mark("", 0, True)
+    message.producer_key = ProducerKey("", 0, True)
     return message
 
 
@@ -155,7 +155,7 @@ def test_a_topic_fans_out_neither_copies_nor_pings() -> None:
     subscription = scene.harness.create_subscription(topic, "all")
     scene.queue = topic
     first, copy = new(b"x"), new(b"x")
-    first.mark = copy.mark = Mark("producer", 1)
+    first.producer_key = copy.producer_key = ProducerKey("producer", 1)
     assert scene.send(first, ping()) == [1, 0]
     assert scene.send(copy) == [0]
     scene.commit(ping(), copy)

@@ -14,7 +14,7 @@ from twinbus.entities.descriptions import (
     TopicDescription,
 )
 from twinbus.entities.facts import MAIN, Arrived, Fact, IdsSeen, Stored, Together
-from twinbus.entities.message import NEVER_MS, Mark, NewMessage, has_mark
+from twinbus.entities.message import NEVER_MS, NewMessage, ProducerKey, has_producer_key
 from twinbus.errors import EntityDisabled, QuotaExceeded
 from twinbus.limits import ARRIVAL_PRODUCERS_MAX, ARRIVAL_RANGES_MAX
 
@@ -22,13 +22,13 @@ from twinbus.limits import ARRIVAL_PRODUCERS_MAX, ARRIVAL_RANGES_MAX
 def numbered(number: int, producer: str = "a", size: int = 0, **more: str) -> NewMessage:
     """A message to which its producer has given this number."""
     message = NewMessage(f"{producer}{number}".encode() + bytes(size), **more)  # type: ignore[arg-type]
-    message.mark = Mark(producer, number)
+    message.producer_key = ProducerKey(producer, number)
     return message
 
 
 def ping(size: int = 0) -> NewMessage:
     message = NewMessage(bytes(size))
-    message.mark = Mark("", 0, True)
+    message.producer_key = ProducerKey("", 0, True)
     return message
 
 
@@ -206,7 +206,7 @@ def test_a_large_fan_out_is_not_divided() -> None:
     plain = [new(bytes(900_000)) for _ in range(12)]
     assert len(stage.send(*plain)) == 2, "so much is"
     for number, message in enumerate(plain):
-        message.mark = Mark("a", number + 1)
+        message.producer_key = ProducerKey("a", number + 1)
     assert len(stage.send(*plain)) == 1
 
 
@@ -307,6 +307,6 @@ def test_a_full_subscription_refuses_a_ping() -> None:
 
 def test_marks() -> None:
     plain = NewMessage(b"", NEVER_MS)
-    assert not has_mark([plain])
-    assert has_mark([plain, numbered(1)])
+    assert not has_producer_key([plain])
+    assert has_producer_key([plain, numbered(1)])
     assert [each.is_ping for each in (plain, numbered(1), ping())] == [False, False, True]

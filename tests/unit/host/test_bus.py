@@ -74,7 +74,7 @@ def test_store_that_comes_up_in_the_middle_has_a_round_of_its_own(tmp_path: Path
     async def run() -> list[tuple[int, list[Listed]]]:
         bus = make_bus(config(tmp_path, brokers=2))
         bus._listed(*early)
-        async with bus.maker.gate.with_others():
+        async with bus.changes.lock.with_others():
             restoring = asyncio.ensure_future(bus._restore_again())
             await asyncio.sleep(0)
             bus._listed(*late)

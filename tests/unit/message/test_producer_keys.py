@@ -37,9 +37,13 @@ def read(data: bytes) -> NewMessage:
     [("p/1", "p", 1), ("a/b~3/4096", "a/b~3", 4_096), ("ü/" + "9" * 18, "ü", 10**18 - 1)],
 )
 def test_a_key_is_read(key: str, producer: str, number: int) -> None:
-    mark = annotated(key).mark
-    assert mark is not None
-    assert (mark.producer, mark.number, mark.is_ping) == (producer, number, False)
+    producer_key = annotated(key).producer_key
+    assert producer_key is not None
+    assert (producer_key.producer, producer_key.number, producer_key.is_ping) == (
+        producer,
+        number,
+        False,
+    )
 
 
 def test_nothing_of_it_is_stored() -> None:
@@ -84,14 +88,14 @@ def test_a_refusal_repeats_little_of_what_was_sent() -> None:
 
 
 def test_a_key_of_null_is_none() -> None:
-    assert annotated(None).mark is None
+    assert annotated(None).producer_key is None
 
 
 def test_other_annotations_mean_nothing() -> None:
     message = ServiceBusMessage(b"body")
     message.raw_amqp_message.delivery_annotations = {"x-opt-other": PRODUCER_KEY}
     outgoing = PyamqpTransport.to_outgoing_amqp_message(message.raw_amqp_message)
-    assert read(bytes(encode_payload(bytearray(), outgoing))).mark is None
+    assert read(bytes(encode_payload(bytearray(), outgoing))).producer_key is None
 
 
 @pytest.mark.parametrize("is_early", [True, False])
@@ -99,9 +103,9 @@ def test_the_section_may_be_first_or_last(is_early: bool) -> None:
     bare = encode_message(data_section(b"body"))
     raw = b"\xa3" + bytes([len(PRODUCER_KEY)]) + PRODUCER_KEY.encode() + b"\xa1\x03p/5"
     section = encode_map_section(DELIVERY_ANNOTATIONS, 2, raw)
-    mark = read(section + bare if is_early else bare + section).mark
-    assert mark is not None
-    assert mark.number == 5
+    producer_key = read(section + bare if is_early else bare + section).producer_key
+    assert producer_key is not None
+    assert producer_key.number == 5
 
 
 def test_a_section_that_cannot_be_read() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from twinbus.amqp.types import Timestamp
 from twinbus.entities.arrivals import Arrivals
-from twinbus.entities.message import Mark, NewMessage
+from twinbus.entities.message import NewMessage, ProducerKey
 from twinbus.message.plain import Properties, data_section, decode_message, encode_message
 from twinbus.pipeline.jobs.resending import (
     CHUNK_COUNT_MAX,
@@ -88,7 +88,7 @@ def test_a_bus_remembers_a_selection_with_gaps() -> None:
         for number in range(0, 4 * NUMBERS_PER_PRODUCER, 2):
             producer, _, digits = resending_key("x", f"orders/{number}").rpartition("/")
             message = NewMessage(b"")
-            message.mark = Mark(producer, int(digits))
+            message.producer_key = ProducerKey(producer, int(digits))
             yield message
 
     first = arrivals.screen(list(messages()))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinbus.entities.arrivals import Arrivals
-from twinbus.entities.message import Mark, NewMessage
+from twinbus.entities.message import NewMessage, ProducerKey
 from twinbus.entities.partitions import NUMBERED_RUN, PARTITION_COUNT, hash_key
 from twinbus.limits import ARRIVAL_RANGES_MAX, PRODUCER_KEY_CHARS_MAX
 from twinbus.message.plain import data_section, decode_message
@@ -73,7 +73,7 @@ class Entity:
     def send(self, key: str, row: Row) -> None:
         producer, _, number = key.rpartition("/")
         message = NewMessage(row[1])
-        message.mark = Mark(producer, int(number))
+        message.producer_key = ProducerKey(producer, int(number))
         found = self.arrivals.screen([message])
         for name, bounds in found.arrived.items():
             self.arrivals.add(name, bounds)

@@ -19,10 +19,10 @@ from twinbus.limits import PROFILE_DEFAULT, THRESHOLDS_DEFAULT
 from twinbus.links.store_link import UP
 from twinbus.server.http.access import HttpAccess
 from twinbus.server.http.connection import Request, Response
-from twinbus.server.http.operations.front import Reports
+from twinbus.server.http.operations.front import FrontRequests
 from twinbus.server.http.operations.health import HealthRequests
 from twinbus.server.http.operations.metrics import MetricsRequests
-from twinbus.server.http.viewers import Observers
+from twinbus.server.http.viewers import Viewers
 from twinbus.telemetry.telemetry import Telemetry
 
 T = TypeVar("T")
@@ -79,21 +79,21 @@ class Observed:
         self.faults = Faults(Known(self.harness), lambda: 0.0)
         gateway, clock = self.harness.gateway, self.harness.clock
         sampler = Sampler(self.throttle, self.source, clock, Usage(), gateway.look_at_throttle)
-        observers = Observers(HttpAccess(namespaces, clock), is_open)
+        viewers = Viewers(HttpAccess(namespaces, clock), is_open)
         health = HealthRequests(
-            self.source, gateway, namespaces, self.throttle, self.faults.all, observers
+            self.source, gateway, namespaces, self.throttle, self.faults.all, viewers
         )
         metrics = MetricsRequests(
             self.source,
             gateway,
-            self.harness.maker,
+            self.harness.changes,
             namespaces,
             self.throttle,
             sampler,
-            observers,
+            viewers,
             Telemetry(),
         )
-        self._reports = Reports(health, metrics)
+        self._reports = FrontRequests(health, metrics)
 
     @classmethod
     async def make(cls, is_open: bool = False) -> "Observed":
@@ -110,7 +110,7 @@ class Observed:
         ]
         harness = self.harness
         return Namespace(
-            name, harness.gateway, harness.maker, Authorizer(rules), harness.clock, 0, prefix
+            name, harness.gateway, harness.changes, Authorizer(rules), harness.clock, 0, prefix
         )
 
     def sign(self, rule: str, key: str) -> str:

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 from tests.unit.broker.harness import BrokerHarness
 from tests.unit.server.observed import Source
 from twinbus.gateway.access.shared_access import MANAGE, AuthorizationRule, Authorizer
-from twinbus.gateway.faults.acting import LocalEffects
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces
 from twinbus.gateway.throttling.throttle import Throttle, Usage
+from twinbus.host.brokers.in_process import LocalEffects
 from twinbus.host.fault_injection import ServerFaults
 from twinbus.limits import PROFILE_DEFAULT, THRESHOLDS_DEFAULT
 from twinbus.metered import Metered
@@ -45,7 +45,7 @@ class Shown:
         self.state = PageState(
             self.source,
             harness.gateway,
-            harness.maker,
+            harness.changes,
             namespaces,
             Throttle(THRESHOLDS_DEFAULT, PROFILE_DEFAULT),
             Usage(),
@@ -60,7 +60,7 @@ class Shown:
         harness = self.harness
         rules = [AuthorizationRule("Root", [MANAGE], f"{name} key", "second")]
         return Namespace(
-            name, harness.gateway, harness.maker, Authorizer(rules), harness.clock, 0, prefix
+            name, harness.gateway, harness.changes, Authorizer(rules), harness.clock, 0, prefix
         )
 
     async def _read(self, from_ms: int, to_ms: int) -> list[Metered]:

@@ -66,7 +66,7 @@ class Scene:
                 Namespace(
                     "local",
                     self.harness.gateway,
-                    self.harness.maker,
+                    self.harness.changes,
                     Authorizer([rule]),
                     self.clock,
                     0,

@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit.storage.scene import Scene
 from twinbus.entities.facts import Arrived
-from twinbus.entities.message import Mark, NewMessage
+from twinbus.entities.message import NewMessage, ProducerKey
 from twinbus.errors import LogDamaged
 from twinbus.storage.decoder import Decoder
 from twinbus.storage.log import numbered
@@ -19,7 +19,7 @@ def send(scene: Scene, producer: str, *numbers: int) -> list[int]:
     messages = []
     for number in numbers:
         message = NewMessage(b"%d" % number)
-        message.mark = Mark(producer, number)
+        message.producer_key = ProducerKey(producer, number)
         messages.append(message)
     given = scene.queue.send(messages, scene.now)
     scene.commit()
@@ -44,7 +44,7 @@ def test_messages_and_numbers_are_in_one_frame() -> None:
     scene = Scene(SimDisk())
     messages = [NewMessage(bytes(5_000)), NewMessage(bytes(5_000))]
     for number, message in enumerate(messages):
-        message.mark = Mark("far", 1 + number)
+        message.producer_key = ProducerKey("far", 1 + number)
     scene.work()
     scene.send(bytes(6_000))  # the segment has room for the one message, not for both
     scene.queue.send(messages, scene.now)
@@ -63,7 +63,7 @@ def test_a_copy_and_a_ping_are_a_frame_of_their_own() -> None:
 
 def _ping() -> NewMessage:
     message = NewMessage(b"")
-    message.mark = Mark("", 0, True)
+    message.producer_key = ProducerKey("", 0, True)
     return message
 
 

@@ -14,7 +14,7 @@ from twinbus.entities.rules import Rule, RuleIndex
 from twinbus.entities.sessions import SessionQueue
 from twinbus.entities.topic import Topic
 from twinbus.errors import EntityAlreadyExists, EntityNotFound, LogDamaged
-from twinbus.storage.entity_index import Entities
+from twinbus.storage.entity_index import EntityIndex
 from twinbus.storage.store import Store
 from twinbus.testing.disk import SimDisk
 
@@ -70,7 +70,7 @@ def test_deleting_a_topic_takes_everything_along_in_one_step() -> None:
     assert first.entity_id == topic.entity_id
     assert {each.entity_id for each in others} == {subscription_id, rule.rule_id}
     assert all(isinstance(each, EntityDeleted) for each in (first, *others))
-    cut_off = Entities()
+    cut_off = EntityIndex()
     for fact in (*family, first):
         cut_off.replay(fact, scene.now)
     assert not (cut_off.names or cut_off.rules or cut_off.by_id)
@@ -180,7 +180,7 @@ def test_facts_may_come_twice() -> None:
     make_family(store)
     facts = list(store.facts)
     for start in range(len(facts)):
-        known = Entities()
+        known = EntityIndex()
         for fact in [*facts, *facts[start:]]:
             known.replay(fact, scene.now)
         assert known.names == {name: i for name, i in store.names.items() if name != "orders"}

@@ -44,7 +44,7 @@ from twinbus.links.store_link import ReceiverDescription
 Say = Callable[[Operation], None]
 
 
-class HostedStore:
+class StoreSession:
     """A store that this process runs."""
 
     def __init__(self, number: int, say: Say, is_full: Callable[[], bool], clock: Clock) -> None:
@@ -186,7 +186,7 @@ class HostedStore:
 class HostReceiver:
     """A receiver of the gateway's, as the broker sees it: a Sink."""
 
-    def __init__(self, store: HostedStore, number: int) -> None:
+    def __init__(self, store: StoreSession, number: int) -> None:
         self._store = store
         self._number = number
         self._receiver: Receiver | None = None
@@ -264,7 +264,7 @@ class HostReceiver:
 class HostWait:
     """A wait for a session."""
 
-    def __init__(self, store: HostedStore, number: int, entity_id: int) -> None:
+    def __init__(self, store: StoreSession, number: int, entity_id: int) -> None:
         self._store = store
         self._number = number
         self._entity_id = entity_id
@@ -285,7 +285,7 @@ class HostWait:
 class HostCommit:
     """A transaction under way."""
 
-    def __init__(self, store: HostedStore, number: int) -> None:
+    def __init__(self, store: StoreSession, number: int) -> None:
         self._store = store
         self._number = number
 
@@ -297,7 +297,7 @@ class HostCommit:
 class Echo:
     """Something to be said later."""
 
-    def __init__(self, store: HostedStore, operation: Operation) -> None:
+    def __init__(self, store: StoreSession, operation: Operation) -> None:
         self._store = store
         self._operation = operation
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from twinbus.broker.broker import Broker
-from twinbus.broker.remote.store_session import HostedStore, Say
+from twinbus.broker.remote.store_session import Say, StoreSession
 from twinbus.clock import Clock
 from twinbus.entities.commands import Command, Listed, Reply
 from twinbus.errors import DirectoryInUse, StorageError
@@ -66,7 +66,7 @@ class Runner(Protocol):
 Opened = Callable[[Store | Exception], None]
 
 
-class StoreHost:
+class Stores:
     """All stores of this process."""
 
     def __init__(self, runner: Runner, say: Say, is_full: Callable[[], bool], clock: Clock) -> None:
@@ -74,10 +74,10 @@ class StoreHost:
         self._say = say
         self._is_full = is_full
         self._clock = clock
-        self._stores: dict[int, HostedStore] = {}
+        self._stores: dict[int, StoreSession] = {}
         self._shells: dict[int, Shell] = {}
         self._opening: dict[int, Opening] = {}
-        self._closing: dict[int, HostedStore] = {}
+        self._closing: dict[int, StoreSession] = {}
 
     @property
     def shells(self) -> dict[int, Shell]:
@@ -93,8 +93,8 @@ class StoreHost:
     def received(self, operations: list[Operation]) -> None:
         """Do these, in this order.  Commands of a store go to its broker together."""
         commands: list[Command] = []
-        last: HostedStore | None = None
-        talked: dict[int, HostedStore] = {}
+        last: StoreSession | None = None
+        talked: dict[int, StoreSession] = {}
         for operation in operations:
             code: int = operation[0]
             store = self._stores.get(operation[1])
@@ -119,7 +119,7 @@ class StoreHost:
                 store.broker.turn_if_alone(self)
 
     def _attempt(
-        self, store: HostedStore, commands: list[Command], operation: Operation | None
+        self, store: StoreSession, commands: list[Command], operation: Operation | None
     ) -> None:
         if self._stores.get(store.number) is not store:
             return
@@ -174,7 +174,7 @@ class StoreHost:
         return False
 
     def _run(self, number: int, store: Store) -> None:
-        hosted = HostedStore(number, self._say, self._is_full, self._clock)
+        hosted = StoreSession(number, self._say, self._is_full, self._clock)
         failure = Failure(self, number)
         first_grant = store.grants.next
         shell = self._runner.run_store(number, store, hosted.replied, failure.happened)
@@ -230,7 +230,7 @@ class Opening:
     """A store on its way up."""
 
     def __init__(
-        self, host: StoreHost, runner: Runner, number: int, path: str, deadline_ms: int
+        self, host: Stores, runner: Runner, number: int, path: str, deadline_ms: int
     ) -> None:
         self._host = host
         self._runner = runner
@@ -254,7 +254,7 @@ class Opening:
 class Failure:
     """Whom the broker of a store tells that it has failed."""
 
-    def __init__(self, host: StoreHost, number: int) -> None:
+    def __init__(self, host: Stores, number: int) -> None:
         self._host = host
         self._number = number
 
@@ -265,7 +265,7 @@ class Failure:
 class Closing:
     """Whom the broker of a store tells that it has been closed."""
 
-    def __init__(self, host: StoreHost, number: int) -> None:
+    def __init__(self, host: Stores, number: int) -> None:
         self._host = host
         self._number = number
 

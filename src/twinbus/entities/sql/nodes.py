@@ -251,35 +251,21 @@ class Not(Condition):
         return None if value is None else not value
 
 
-class And(Condition):
-    __slots__ = ("_operands",)
+class Junction(Condition):
+    """Several conditions joined by AND, which one that is false decides, or by OR (true)."""
 
-    def __init__(self, operands: list[Node]) -> None:
+    __slots__ = ("_deciding", "_operands")
+
+    def __init__(self, operands: list[Node], deciding: bool) -> None:
         self._operands = operands
+        self._deciding = deciding
 
     def evaluate(self, fields: Fields, new_id: NewId) -> object:
-        result: bool | None = True
+        result: bool | None = not self._deciding
         for operand in self._operands:
             value = operand.evaluate(fields, new_id)
-            if value is False:
-                return False
-            if value is None:
-                result = None
-        return result
-
-
-class Or(Condition):
-    __slots__ = ("_operands",)
-
-    def __init__(self, operands: list[Node]) -> None:
-        self._operands = operands
-
-    def evaluate(self, fields: Fields, new_id: NewId) -> object:
-        result: bool | None = False
-        for operand in self._operands:
-            value = operand.evaluate(fields, new_id)
-            if value is True:
-                return True
+            if value is self._deciding:
+                return value
             if value is None:
                 result = None
         return result

@@ -23,7 +23,6 @@ from twinbus.entities.sql.lexer import (
     Token,
 )
 from twinbus.entities.sql.nodes import (
-    And,
     Chain,
     Compare,
     Condition,
@@ -31,12 +30,12 @@ from twinbus.entities.sql.nodes import (
     Exists,
     In,
     IsNull,
+    Junction,
     Like,
     NamedProperty,
     NewIdCall,
     Node,
     Not,
-    Or,
     Property,
     Sign,
     SystemProperty,
@@ -200,7 +199,7 @@ class Parser:
         operands = [self._condition(first)]
         while self._take_keyword("OR"):
             operands.append(self._condition(self._and()))
-        return Or(operands)
+        return Junction(operands, deciding=True)
 
     def _and(self) -> Node:
         first = self._not()
@@ -209,7 +208,7 @@ class Parser:
         operands = [self._condition(first)]
         while self._take_keyword("AND"):
             operands.append(self._condition(self._not()))
-        return And(operands)
+        return Junction(operands, deciding=False)
 
     def _not(self) -> Node:
         if not self._is_keyword("NOT"):

@@ -23,7 +23,7 @@ from twinbus.entities.commands import (
 )
 from twinbus.entities.selections import Selected, SettleRanges
 from twinbus.errors import ServerBusy, ServiceError
-from twinbus.gateway.counting.meter import measure
+from twinbus.gateway.counting.meter import EntityMeter, measure
 
 _SERVER_ERROR: Final = 500  # HTTP's line between whose fault it was
 _PASSED_MAX: Final = 10_000  # sends after which one that is never answered is waited for no more
@@ -144,16 +144,16 @@ class EntityMetrics:
 
 
 class Enlisted:
-    """A command in a transaction: it is counted when that is committed."""
+    """A command in a transaction: it is counted, or metered, when that is committed."""
 
-    __slots__ = ("_command", "_metrics")
+    __slots__ = ("_command", "_counts")
 
-    def __init__(self, metrics: EntityMetrics, command: Command) -> None:
-        self._metrics = metrics
+    def __init__(self, counts: EntityMetrics | EntityMeter, command: Command) -> None:
+        self._counts = counts
         self._command = command
 
     def committed(self) -> None:
-        self._metrics.replied(Reply(self._command, None, None))
+        self._counts.replied(Reply(self._command, None, None))
 
     def rolled_back(self) -> None:
         """Nothing has happened."""

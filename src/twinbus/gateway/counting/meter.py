@@ -45,8 +45,8 @@ def measure(messages: list[NewMessage]) -> tuple[int, int, int]:
         size += length
         if length > UNIT_BYTES:
             units += (length - 1) // UNIT_BYTES
-        mark = message.mark
-        if mark is not None and mark.is_ping:
+        key = message.producer_key
+        if key is not None and key.is_ping:
             pings += 1
             size -= length
     return size, units - pings, pings
@@ -180,22 +180,6 @@ class Meter:
         changed = list(self._changed)
         self._changed.clear()
         return [line for meter in changed for line in meter.take(from_ms, to_ms)]
-
-
-class EnlistedSend:
-    """A send in a transaction: it is metered when that is committed."""
-
-    __slots__ = ("_command", "_meter")
-
-    def __init__(self, meter: EntityMeter, command: Send) -> None:
-        self._meter = meter
-        self._command = command
-
-    def committed(self) -> None:
-        self._meter.replied(Reply(self._command, None, None))
-
-    def rolled_back(self) -> None:
-        """Nothing has happened."""
 
 
 class ReceiveWatch:

@@ -14,7 +14,6 @@ from typing import Final
 from twinbus.entities.commands import Listed
 from twinbus.entities.descriptions import (
     DISABLED,
-    RECEIVE_DISABLED,
     SEND_DISABLED,
     SUBSCRIPTIONS,
     QueueDescription,
@@ -100,11 +99,6 @@ class Entity:
         if self.description.status in (DISABLED, SEND_DISABLED):
             raise self._disabled()
 
-    def check_receivable(self) -> None:
-        """Refuse when the status of the entity keeps receivers out."""
-        if self.description.status in (DISABLED, RECEIVE_DISABLED):
-            raise self._disabled()
-
     def _disabled(self) -> EntityDisabled:
         return EntityDisabled(
             f"Messaging entity '{shown_name(self.name)}' is currently disabled: "
@@ -184,12 +178,6 @@ class Directory:
         if self.names.get(entity.name.lower()) is entity:
             del self.names[entity.name.lower()]
         self.on_changed(entity)
-
-    def remove_part(self, store: int, entity_id: int) -> None:
-        """A store has let go of a plain entity by itself."""
-        entity = self.by_id.get(plain_id(store, entity_id))
-        if entity is not None:
-            self.remove(entity)
 
     def load(self, listings: Iterable[tuple[int, list[Listed]]]) -> list[Listed]:
         """Take in what the stores list; returns what is no whole entity."""

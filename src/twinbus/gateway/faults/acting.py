@@ -2,7 +2,7 @@
 
     registry (faults.py) ─ begin, end ─▶ ActingFaults ─┬▶ FaultEffects  disks, processes
                                                        ├▶ FaultyLinks   the gateway's links
-                                                       ├▶ Lines         connections
+                                                       ├▶ Connections   of clients
                                                        └▶ lose          receiving links
 
 `ActingFaults` is the one through whom faults are added and cleared: it keeps the time, so that a
@@ -31,7 +31,6 @@ from twinbus.gateway.faults.kinds import (
     SLOW_STORE,
 )
 from twinbus.gateway.faults.link import FaultyLink
-from twinbus.server.port.connections import Lines
 
 log = logging.getLogger("twinbus.server")
 
@@ -63,6 +62,16 @@ class FaultEffects(Protocol):
     def kill_broker(self, broker: int) -> None: ...
 
 
+class Connections(Protocol):
+    """The clients' connections, of whoever has the server's port."""
+
+    def begin(self, fault: Fault) -> None:
+        """From now on it acts on those that it covers."""
+
+    def end(self) -> None:
+        """One has ended: whatever no other holds up goes on."""
+
+
 class ActingFaults:
     """The faults of a running server."""
 
@@ -71,14 +80,14 @@ class ActingFaults:
         faults: Faults,
         effects: FaultEffects,
         links: Sequence[FaultyLink],
-        lines: Lines,
+        connections: Connections,
         lose: Callable[[Fault], None],
         clock: Clock,
     ) -> None:
         self.faults = faults
         self._effects = effects
         self._links = links
-        self._lines = lines
+        self._connections = connections
         # Detaches the receivers that a fault covers: what is open must not go on.
         self._lose = lose
         self._clock = clock
@@ -151,7 +160,7 @@ class ActingFaults:
             }
             self._plan_disks(fault)
         elif kind in _CONNECTION_KINDS:
-            self._lines.begin(fault)
+            self._connections.begin(fault)
         elif fault.broker is not None:
             fault.acted += 1
             if kind is HANG_BROKER:
@@ -174,7 +183,7 @@ class ActingFaults:
             self._counts.pop(fault.fault_id, None)
             self._plan_disks(fault)
         elif kind in _CONNECTION_KINDS:
-            self._lines.end()
+            self._connections.end()
         elif kind is HANG_BROKER and fault.broker is not None:
             self._effects.resume_broker(fault.broker)
         else:
@@ -187,39 +196,3 @@ class ActingFaults:
     def _plan_disks(self, fault: Fault) -> None:
         for store in self._stores(fault):
             self._effects.set_disk_plan(store, self.faults.disk_plan(store))
-
-
-class DiskWithFaults(Protocol):
-    """The faults of a disk in this process (storage/faulty.py)."""
-
-    @property
-    def counts(self) -> tuple[int, int, int]: ...
-
-    def set(
-        self,
-        slow_ms: int,
-        slow_probability: float,
-        fail_probability: float,
-        full_probability: float,
-    ) -> None: ...
-
-
-class LocalEffects:
-    """The effects where the broker is in this process: its disk, and no process to hurt."""
-
-    def __init__(self, disk: DiskWithFaults, slowed: Callable[[bool], None]) -> None:
-        self._disk = disk
-        # Told whether the disk is slow: then nothing may be written on the loop itself.
-        self._slowed = slowed
-
-    def set_disk_plan(self, store: int, plan: DiskPlan) -> None:
-        self._slowed(plan.slow_ms > 0)
-        self._disk.set(*plan)
-
-    def disk_counts(self, store: int) -> tuple[int, int, int]:
-        return self._disk.counts
-
-    def hang_broker(self, broker: int) -> None:
-        raise AssertionError("the registry refuses faults on brokers that there are not")
-
-    resume_broker = kill_broker = hang_broker

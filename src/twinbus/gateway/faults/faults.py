@@ -150,23 +150,6 @@ class Known(Protocol):
 class Fault:
     """Something that goes wrong on purpose."""
 
-    __slots__ = (
-        "_name",
-        "_prefix",
-        "acted",
-        "begun_ms",
-        "broker",
-        "delay_ms",
-        "ends_ms",
-        "entity",
-        "fault_id",
-        "kind",
-        "namespace",
-        "partitions",
-        "probability",
-        "store",
-    )
-
     def __init__(
         self, fault_id: str, kind: Kind, wanted: Wanted, prefix: str | None, begun_ms: int
     ) -> None:

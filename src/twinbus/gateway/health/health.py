@@ -12,6 +12,7 @@ sometimes is named, and whoever asks is not its victim.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from twinbus.entities.descriptions import (
@@ -53,56 +54,33 @@ _WAYS: Final = (
 )
 
 
+@dataclass
 class BrokerReport:
     """How one broker process is doing; without any, this process is broker 0."""
 
-    __slots__ = (
-        "broker",
-        "cpu_share",
-        "lag_ms",
-        "memory_bytes",
-        "pid",
-        "restarts",
-        "state",
-        "trouble",
-    )
-
-    def __init__(self, broker: int, state: str) -> None:
-        self.broker = broker
-        self.state = state  # "up", or what it is instead (supervisor.py)
-        self.pid = 0
-        self.restarts = 0
-        self.lag_ms = 0
-        self.cpu_share = 0.0
-        self.memory_bytes = 0
-        self.trouble = ""  # the latest, for people
+    broker: int
+    state: str  # "up", or what it is instead (supervisor.py)
+    pid: int = 0
+    restarts: int = 0
+    lag_ms: int = 0
+    cpu_share: float = 0.0
+    memory_bytes: int = 0
+    trouble: str = ""  # the latest, for people
 
 
+@dataclass
 class StoreReport:
     """How one store is doing."""
 
-    __slots__ = (
-        "broker",
-        "commit_age_ms",
-        "disk_free_bytes",
-        "health",
-        "is_journalled",
-        "open_count",
-        "pending_bytes",
-        "store",
-        "trouble",
-    )
-
-    def __init__(self, store: int, broker: int, health: int) -> None:
-        self.store = store
-        self.broker = broker  # who runs it; -1: nobody
-        self.health = health
-        self.is_journalled = False  # sends to it are taken elsewhere meanwhile
-        self.commit_age_ms = 0  # of the oldest commit that is not durable yet
-        self.open_count = 0  # operations that wait for it, or in it
-        self.pending_bytes = 0
-        self.disk_free_bytes = -1  # -1: not known
-        self.trouble = ""  # the latest, for people
+    store: int
+    broker: int  # who runs it; -1: nobody
+    health: int
+    is_journalled: bool = False  # sends to it are taken elsewhere meanwhile
+    commit_age_ms: int = 0  # of the oldest commit that is not durable yet
+    open_count: int = 0  # operations that wait for it, or in it
+    pending_bytes: int = 0
+    disk_free_bytes: int = -1  # -1: not known
+    trouble: str = ""  # the latest, for people
 
     def troubled(self, trouble: str) -> None:
         """It has noticed by itself that it does not do what it should."""

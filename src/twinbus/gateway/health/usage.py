@@ -16,7 +16,6 @@ from twinbus.clock import Clock
 from twinbus.gateway.health.health import BrokerReport, HealthSource, StoreReport
 from twinbus.gateway.throttling.throttle import Throttle, Usage
 from twinbus.limits import Thresholds
-from twinbus.links.store_link import StoreLink
 
 INTERVAL_S: Final = 1.0
 _PROCESS: Final = Path("/proc/self/statm")
@@ -89,45 +88,6 @@ def _usage_of(store: StoreReport, broker: BrokerReport | None) -> Usage:
     if broker is not None:
         usage.cpu_share, usage.lag_ms = broker.cpu_share, broker.lag_ms
     return usage
-
-
-class LocalHealth:
-    """The health of the store that is run in this process, by the one broker that there is."""
-
-    def __init__(
-        self, link: StoreLink, path: Path, trouble: Callable[[], str], usage: Usage
-    ) -> None:
-        self._link = link
-        self._path = path
-        self._trouble = trouble
-        self._usage = usage  # of this process (Sampler)
-
-    def brokers(self) -> list[BrokerReport]:
-        report = BrokerReport(0, "up")
-        report.pid = os.getpid()
-        usage = self._usage
-        report.cpu_share, report.lag_ms = usage.cpu_share, usage.lag_ms
-        report.memory_bytes = usage.memory_bytes
-        return [report]
-
-    def stores(self) -> list[StoreReport]:
-        report = StoreReport(0, 0, self._link.health)
-        report.pending_bytes = self._link.pending_bytes
-        report.open_count = self._link.open_count
-        report.disk_free_bytes = disk_free(self._path)
-        trouble = self._trouble()
-        if trouble:
-            report.troubled(trouble)
-        return [report]
-
-
-def disk_free(path: Path) -> int:
-    """Room that is left where a store is; -1 when nobody can tell."""
-    try:
-        found = os.statvfs(path)
-    except OSError:
-        return -1
-    return found.f_bavail * found.f_frsize
 
 
 def memory_in_use() -> int:

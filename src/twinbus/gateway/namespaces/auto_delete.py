@@ -5,7 +5,7 @@ whoever uses one of them uses the entity, and the use of a subscription is use o
 partition that does not answer may be in use, so nothing is deleted while a store is down. The time
 counts on the monotonic clock, at first from when this gateway first looked.
 
-Keeps the time and deletes nothing (idle_rounds.py).
+Keeps the time and deletes nothing (auto_delete_rounds.py).
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
 """The rounds of auto-delete: every few seconds the stores are asked about the partitioned entities
-that do not stay for ever, and what has been idle for too long is deleted (idle.py).
+that do not stay for ever, and what has been idle for too long is deleted (auto_delete.py).
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from twinbus.errors import EntityNotFound, OperationTimeout, Unavailable
 from twinbus.gateway.directory.directory import Entity, Part
 from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.namespaces.auto_delete import IdleEntities, parts_of
-from twinbus.gateway.namespaces.entity_changes import Maker
+from twinbus.gateway.namespaces.entity_changes import EntityChanges
 from twinbus.gateway.namespaces.entity_locks import place_of_entity
 from twinbus.links.request import ask
 from twinbus.links.store_link import DOWN
@@ -21,10 +21,10 @@ class IdleRounds:
     """Goes round, and remembers from one time to the next."""
 
     def __init__(
-        self, gateway: Gateway, maker: Maker, is_relayed: Callable[[Entity], bool]
+        self, gateway: Gateway, changes: EntityChanges, is_relayed: Callable[[Entity], bool]
     ) -> None:
         self._gateway = gateway
-        self._maker = maker
+        self._changes = changes
         self._is_relayed = is_relayed  # does a relay carry messages from or to it?
         self._idle = IdleEntities()
 
@@ -37,13 +37,13 @@ class IdleRounds:
             if directory.by_id.get(entity.entity_id) is not entity:
                 continue  # it has gone meanwhile, or with its topic
             place = place_of_entity(entity.name)
-            if self._maker.turns.are_taken(place):
+            if self._changes.entity_locks.are_taken(place):
                 continue  # who changes it uses it
             if self._idle.is_over(entity, runtimes, self._is_relayed(entity), clock.now()):
                 # A store went down, or its topic goes: another time.
                 with contextlib.suppress(Unavailable, OperationTimeout, EntityNotFound):
-                    async with self._maker.turns.change(place):
-                        await self._maker.delete(entity)
+                    async with self._changes.entity_locks.change(place):
+                        await self._changes.delete(entity)
                     deleted.append(entity.name)
         return deleted
 

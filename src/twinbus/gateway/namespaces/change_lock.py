@@ -1,6 +1,6 @@
-"""A gate for changes to entities: many of them at a time, or somebody alone.
+"""A lock for changes to entities: many of them at a time, or somebody alone.
 
-Whoever puts stores and catalog right (restoring.py) compares what they say, and must not take for a
+Whoever puts stores and catalog right (reconcile.py) compares what they say, and must not take for a
 fault what is only half done.  So he waits until nobody changes anything, and keeps others out.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class Gate:
+class ChangeLock:
     """Who is in is not disturbed; whoever wants to be alone goes before those who come later."""
 
     def __init__(self) -> None:
@@ -48,13 +48,13 @@ class Gate:
             self._wake()
 
     async def _wait(self) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        await turn
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        await waiter
 
     def _wake(self) -> None:
         """Something has changed: everybody looks again."""
         waiting, self._waiting = self._waiting, []
-        for turn in waiting:
-            if not turn.done():
-                turn.set_result(None)
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)

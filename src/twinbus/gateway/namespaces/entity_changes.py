@@ -4,17 +4,19 @@
     update   every store follows; if one cannot, the others go back to what was
     delete   every store lets go; it is refused while one of them is down
 
-What a crash leaves between two stores is put right at the next start (catalog.py).  An entity is in
-the directory when all of it is durable, and out of it as soon as it is being removed.
+What a crash leaves between two stores is put right at the next start (reconcile.py).  An entity is
+in the directory when all of it is durable, and out of it as soon as it is being removed.
 
-Whoever asks for any of this has the entity's turn (turns.py) until it is done.
+Whoever asks for any of this holds the entity's lock (entity_locks.py) until it is done.
 """
 
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from twinbus.entities.commands import (
+    Command,
     CreateEntities,
     DeleteEntities,
     GetRuntime,
@@ -29,14 +31,14 @@ from twinbus.errors import EntityAlreadyExists, EntityNotFound, ServiceError, Un
 from twinbus.gateway.directory.directory import Entity, Part, plain_id
 from twinbus.gateway.directory.placement import store_of_plain, stores_of_partitions
 from twinbus.gateway.gateway import Gateway
-from twinbus.gateway.namespaces.change_lock import Gate
-from twinbus.gateway.namespaces.entity_locks import Turns
+from twinbus.gateway.namespaces.change_lock import ChangeLock
+from twinbus.gateway.namespaces.entity_locks import EntityLocks
 from twinbus.links.request import ask
 from twinbus.links.store_link import DOWN
 
 
 class Catalog(Protocol):
-    """What is written down about entities beside the stores themselves (catalog.py)."""
+    """What is written down about entities beside the stores themselves (storage/catalog.py)."""
 
     def making(self, kind: str, name: str, description: str, stores: list[int]) -> None: ...
 
@@ -63,15 +65,15 @@ class NoCatalog:
         """Nothing to remember."""
 
 
-class Maker:
+class EntityChanges:
     """Makes, changes and removes the entities of a gateway."""
 
     def __init__(self, gateway: Gateway, catalog: Catalog) -> None:
         self._gateway = gateway
         self._directory = gateway.directory
         self._catalog = catalog
-        self.turns = Turns()
-        self.gate = Gate()
+        self.entity_locks = EntityLocks()
+        self.lock = ChangeLock()
 
     async def create(
         self,
@@ -81,7 +83,7 @@ class Maker:
         rule: RuleDescription | None = None,
     ) -> Entity:
         """A new entity; a subscription comes with its first rule."""
-        async with self.gate.with_others():
+        async with self.lock.with_others():
             if self._directory.find(name) is not None:
                 raise EntityAlreadyExists(
                     f"An entity named '{shown_name(name)[:64]}' exists already."
@@ -137,24 +139,24 @@ class Maker:
         """Some store could not: the others let go of what they have made.
 
         Of a store that was lost nobody knows what it has: then the catalog keeps the name until
-        that store has been asked (restoring.py).
+        that store has been asked (reconcile.py).
         """
         with contextlib.suppress(ServiceError):  # then that does it
-            await self._each_store(parts, _delete)
+            await self._each_store(parts, DeleteEntities)
             if is_sure:
                 self._catalog.removed(name)
 
     async def update(self, entity: Entity, description: QueueDescription) -> Entity:
         """Change the settings of an entity; returns it as it is in the directory then."""
-        async with self.gate.with_others():
+        async with self.lock.with_others():
             entity = self._there(entity)
             self._check_up([part.store for part in entity.parts], "Nothing was changed")
             before = entity.description
             try:
-                await self._each_store(entity.parts, _updated(description))
+                await self._each_store(entity.parts, partial(_update, description))
             except ServiceError:
                 with contextlib.suppress(ServiceError):
-                    await self._each_store(entity.parts, _updated(before))
+                    await self._each_store(entity.parts, partial(_update, before))
                 raise
             numbers = list(map(_number, entity.parts))
             self._catalog.there(entity.name, description.to_json(), numbers)
@@ -163,14 +165,14 @@ class Maker:
 
     async def delete(self, entity: Entity) -> None:
         """The entity goes; a topic with its subscriptions, a subscription with its rules."""
-        async with self.gate.with_others():
+        async with self.lock.with_others():
             entity = self._there(entity)
             self._check_up([part.store for part in entity.parts], "Nothing was deleted")
             family = [entity, *entity.subscriptions.values()]
             for each in family:
                 self._catalog.removing(each.name)
             self._directory.remove(entity)
-            await self._each_store(entity.parts, _delete)
+            await self._each_store(entity.parts, DeleteEntities)
             for each in family:
                 self._catalog.removed(each.name)
 
@@ -180,7 +182,7 @@ class Maker:
         if entity is not None:
             family = [entity, *entity.subscriptions.values()]
             self._directory.remove(entity)
-            with contextlib.suppress(ServiceError):  # then restoring.py finds out
+            with contextlib.suppress(ServiceError):  # then reconcile.py finds out
                 for each in family:
                     self._catalog.removed(each.name)
 
@@ -204,8 +206,8 @@ class Maker:
     # -- all stores ------------------------------------------------------------------------------
 
     def _there(self, entity: Entity) -> Entity:
-        """The entity as it is known now: behind the gate its parts may have got other numbers, and
-        a broker may have deleted it for being idle."""
+        """The entity as it is known now: before the lock was ours its parts may have got other
+        numbers, and a broker may have deleted it for being idle."""
         found = self._directory.find(entity.name)
         if found is None:
             raise EntityNotFound(
@@ -221,25 +223,14 @@ class Maker:
                 "Try again when it is back."
             )
 
-    async def _each_store(
-        self, parts: list[Part], act: Callable[[Gateway, int, list[int]], Awaitable[None]]
-    ) -> None:
+    async def _each_store(self, parts: list[Part], command: Callable[[list[int]], Command]) -> None:
         for store in sorted({part.store for part in parts}):
             here = [part.entity_id for part in parts if part.store == store]
-            await act(self._gateway, store, here)
+            await ask(self._gateway.links[store], command(here))
 
 
-async def _delete(gateway: Gateway, store: int, entity_ids: list[int]) -> None:
-    await ask(gateway.links[store], DeleteEntities(entity_ids))
-
-
-def _updated(
-    description: QueueDescription,
-) -> Callable[[Gateway, int, list[int]], Awaitable[None]]:
-    async def update(gateway: Gateway, store: int, entity_ids: list[int]) -> None:
-        await ask(gateway.links[store], UpdateEntities(entity_ids, description))
-
-    return update
+def _update(description: QueueDescription, entity_ids: list[int]) -> Command:
+    return UpdateEntities(entity_ids, description)
 
 
 def _no_topic(name: str) -> EntityNotFound:

@@ -1,4 +1,4 @@
-"""Turns: an entity is made, changed and deleted by one request at a time.
+"""Locks of entities: each is made, changed and deleted by one request at a time.
 
 Between the first step of making an entity and the last one, stores and disks have to answer.  Who
 asks for the same name meanwhile waits for the outcome, so that "exists already" and "not found" are
@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 
 from twinbus.entities.descriptions import PREFIX_END, SUBSCRIPTIONS
 from twinbus.errors import OperationTimeout
-from twinbus.limits import ENTITY_TURN_S_MAX
+from twinbus.limits import ENTITY_WAIT_S_MAX
 
 # What is changed, behind all that it is in: namespace, topic, subscription.
 Place = tuple[str, ...]
@@ -38,12 +38,12 @@ def place_of_entity(name: str) -> Place:
     return place_of(prefix + end, path)
 
 
-class Turns:
+class EntityLocks:
     """Who changes what, and who waits for that."""
 
-    def __init__(self, patience_s: float = ENTITY_TURN_S_MAX) -> None:
+    def __init__(self, patience_s: float = ENTITY_WAIT_S_MAX) -> None:
         self._patience_s = patience_s
-        self._turns: dict[Place, _Turn] = {}  # of what is being changed, or something in it
+        self._locks: dict[Place, _Lock] = {}  # of what is being changed, or something in it
 
     @asynccontextmanager
     async def change(self, place: Place) -> AsyncIterator[None]:
@@ -60,7 +60,7 @@ class Turns:
 
     def are_taken(self, place: Place) -> bool:
         """Does somebody change this, or something in it?"""
-        return place in self._turns
+        return place in self._locks
 
     async def _take(self, place: Place, alone: Place | None) -> list[Place]:
         """From the outside in, so that no two wait for each other."""
@@ -69,7 +69,7 @@ class Turns:
             async with asyncio.timeout(self._patience_s):
                 for length in range(1, len(place) + 1):
                     part = place[:length]
-                    await self._turns.setdefault(part, _Turn()).take(part == alone)
+                    await self._locks.setdefault(part, _Lock()).take(part == alone)
                     taken.append(part)
         except TimeoutError:
             raise OperationTimeout(
@@ -84,16 +84,16 @@ class Turns:
 
     def _give_back(self, taken: list[Place]) -> None:
         for part in reversed(taken):
-            self._turns[part].give_back()
+            self._locks[part].give_back()
             self._forget(part)
 
     def _forget(self, part: Place) -> None:
-        turn = self._turns.get(part)
-        if turn is not None and turn.is_free:
-            del self._turns[part]
+        lock = self._locks.get(part)
+        if lock is not None and lock.is_free:
+            del self._locks[part]
 
 
-class _Turn:
+class _Lock:
     """One name: some share it, or one has it alone; the others wait, in the order they came."""
 
     __slots__ = ("_count", "_is_alone", "_waiting")

@@ -34,7 +34,7 @@ from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces
 
 
-class NamespaceMaker:
+class NamespaceLifetimes:
     """Makes and deletes the namespaces of a server, all but the first."""
 
     def __init__(

@@ -1,17 +1,17 @@
 """A namespace: named entities and who may use them.  The façade every server module uses.
 
 Names are case-insensitive.  Creating, changing and deleting an entity completes when it is durable;
-who asks for the same one meanwhile waits until then (turns.py).
+who asks for the same one meanwhile waits until then (entity_locks.py).
 
 Several namespaces share the stores.  Those beyond the first have a prefix in front of every name in
 them, and nobody outside this module may reach a name by writing the prefix himself.
 """
 
 from contextlib import AbstractAsyncContextManager
-from typing import Final
+from typing import Final, TypeVar
 
 from twinbus.clock import Clock
-from twinbus.entities.commands import AddRule, ListRules, RemoveRule, ReplaceRule, Runtime
+from twinbus.entities.commands import AddRule, ListRules, RemoveRule, ReplaceRule
 from twinbus.entities.descriptions import (
     PREFIX_END,
     SUBSCRIPTIONS,
@@ -36,7 +36,7 @@ from twinbus.gateway.access.shared_access import Authorizer
 from twinbus.gateway.counting.meter import EntityMeter, metered_path
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.gateway import Gateway
-from twinbus.gateway.namespaces.entity_changes import Maker
+from twinbus.gateway.namespaces.entity_changes import EntityChanges
 from twinbus.gateway.namespaces.entity_locks import place_of
 from twinbus.gateway.namespaces.tiers import check_topics, fit_description
 from twinbus.gateway.namespaces.views import QueueView, RuleView, SubscriptionView, TopicView
@@ -44,16 +44,23 @@ from twinbus.limits import PROFILE_DEFAULT, Limits
 from twinbus.links.request import ask
 
 _ALL: Final = 1 << 31  # more rules than a subscription can have
+_VIEWS: Final = {"queue": QueueView, "topic": TopicView, "subscription": SubscriptionView}
+
+V = TypeVar("V", bound=QueueView)
 
 
 class Namespace:
-    """One addressable bus: its entities, behind a gateway, and its authorization rules."""
+    """One addressable bus: its entities, behind a gateway, and its authorization rules.
+
+    It has many methods because it is all that servers know of entities: they find, list, create,
+    update and delete four kinds of them here, and nowhere else.
+    """
 
     def __init__(
         self,
         name: str,
         gateway: Gateway,
-        maker: Maker,
+        changes: EntityChanges,
         authorizer: Authorizer,
         clock: Clock,
         created_utc_ms: int,
@@ -62,7 +69,7 @@ class Namespace:
     ) -> None:
         self.name = name
         self.gateway = gateway
-        self._maker = maker
+        self._changes = changes
         self.authorizer = authorizer
         self.created_utc_ms = created_utc_ms
         self.clock = clock
@@ -123,71 +130,41 @@ class Namespace:
             return entity.name.startswith(self.prefix)
         return PREFIX_END not in entity.name
 
-    # -- queues ----------------------------------------------------------------------------------
-
-    async def get_queue(self, name: str) -> QueueView:
-        return (await self._queue_views([self.find_queue(name)]))[0]
+    # -- queues and topics -----------------------------------------------------------------------
 
     async def list_queues(self, skip: int, top: int) -> list[QueueView]:
         """A page of queues, in order of their names."""
-        return await self._queue_views(self.entities("queue")[skip : skip + top])
+        return await self._views(QueueView, self.entities("queue")[skip : skip + top])
 
     async def create_queue(self, name: str, description: QueueDescription) -> QueueView:
-        return (await self._queue_views([await self._create("queue", name, description)]))[0]
+        return await self._view(QueueView, await self._create("queue", name, description))
 
     async def update_queue(self, name: str, description: QueueDescription) -> QueueView:
-        async with self._turn(name):
+        async with self._locked(name):
             queue = await self._update(self.find_queue(name), description)
-        return (await self._queue_views([queue]))[0]
-
-    async def delete_queue(self, name: str) -> None:
-        async with self._turn(name):
-            await self._maker.delete(self.find_queue(name))
-
-    async def _queue_views(self, entities: list[Entity]) -> list[QueueView]:
-        return [QueueView(*each, self.prefix) for each in await self._seen(entities)]
-
-    async def _seen(self, entities: list[Entity]) -> list[tuple[Entity, Runtime, str]]:
-        runtimes = await self._maker.runtimes(entities)
-        return [
-            (entity, runtime, self.gateway.availability(entity))
-            for entity, runtime in zip(entities, runtimes, strict=True)
-        ]
-
-    # -- topics ----------------------------------------------------------------------------------
-
-    async def get_topic(self, name: str) -> TopicView:
-        return (await self._topic_views([self.find_topic(name)]))[0]
+        return await self._view(QueueView, queue)
 
     async def list_topics(self, skip: int, top: int) -> list[TopicView]:
         """A page of topics, in order of their names."""
-        return await self._topic_views(self.entities("topic")[skip : skip + top])
+        return await self._views(TopicView, self.entities("topic")[skip : skip + top])
 
     async def create_topic(self, name: str, description: TopicDescription) -> TopicView:
-        return (await self._topic_views([await self._create("topic", name, description)]))[0]
+        return await self._view(TopicView, await self._create("topic", name, description))
 
     async def update_topic(self, name: str, description: TopicDescription) -> TopicView:
-        async with self._turn(name):
+        async with self._locked(name):
             topic = await self._update(self.find_topic(name), description)
-        return (await self._topic_views([topic]))[0]
-
-    async def delete_topic(self, name: str) -> None:
-        """The topic goes with its subscriptions and everything in them."""
-        async with self._turn(name):
-            await self._maker.delete(self.find_topic(name))
-
-    async def _topic_views(self, entities: list[Entity]) -> list[TopicView]:
-        return [TopicView(*each, self.prefix) for each in await self._seen(entities)]
+        return await self._view(TopicView, topic)
 
     # -- subscriptions ---------------------------------------------------------------------------
 
     async def get_subscription(self, topic: str, name: str) -> SubscriptionView:
-        return (await self._subscription_views([self.find_subscription(topic, name)]))[0]
+        return await self._view(SubscriptionView, self.find_subscription(topic, name))
 
     async def list_subscriptions(self, topic: str, skip: int, top: int) -> list[SubscriptionView]:
         """A page of a topic's subscriptions, in order of their names."""
         found = sorted(self.find_topic(topic).subscriptions.values(), key=_lower_name)
-        return await self._subscription_views(found[skip : skip + top])
+        return await self._views(SubscriptionView, found[skip : skip + top])
 
     async def create_subscription(
         self,
@@ -198,7 +175,7 @@ class Namespace:
     ) -> SubscriptionView:
         """Without a rule of the caller's, `$Default` lets every message in."""
         validate_subscription_name(name)
-        async with self._turn(subscription_path(topic, name)):
+        async with self._locked(subscription_path(topic, name)):
             self._check_not_retired()
             parent = self.find_topic(topic)
             path = subscription_path(self.path_of(parent), name)
@@ -211,23 +188,20 @@ class Namespace:
             now_ms = self.clock.now().utc_ms
             described = description.stamped(now_ms, now_ms)
             rule = (default_rule or default_rule_description()).stamped(now_ms)
-            made = await self._maker.create("subscription", self.prefix + path, described, rule)
-        return (await self._subscription_views([made]))[0]
+            made = await self._changes.create("subscription", self.prefix + path, described, rule)
+        return await self._view(SubscriptionView, made)
 
     async def update_subscription(
         self, topic: str, name: str, description: SubscriptionDescription
     ) -> SubscriptionView:
-        async with self._turn(subscription_path(topic, name)):
+        async with self._locked(subscription_path(topic, name)):
             subscription = self.find_subscription(topic, name)
             subscription = await self._update(subscription, description)
-        return (await self._subscription_views([subscription]))[0]
+        return await self._view(SubscriptionView, subscription)
 
     async def delete_subscription(self, topic: str, name: str) -> None:
-        async with self._turn(subscription_path(topic, name)):
-            await self._maker.delete(self.find_subscription(topic, name))
-
-    async def _subscription_views(self, entities: list[Entity]) -> list[SubscriptionView]:
-        return [SubscriptionView(*each, self.prefix) for each in await self._seen(entities)]
+        async with self._locked(subscription_path(topic, name)):
+            await self._changes.delete(self.find_subscription(topic, name))
 
     # -- rules -----------------------------------------------------------------------------------
 
@@ -249,7 +223,7 @@ class Namespace:
     async def create_rule(
         self, topic: str, subscription: str, description: RuleDescription
     ) -> RuleView:
-        async with self._turn(subscription_path(topic, subscription), description.name):
+        async with self._locked(subscription_path(topic, subscription), description.name):
             entity = self.find_subscription(topic, subscription)
             await ask(self.gateway, AddRule(entity.entity_id, description))
             return await self.get_rule(topic, subscription, description.name)
@@ -258,36 +232,42 @@ class Namespace:
         self, topic: str, subscription: str, description: RuleDescription
     ) -> RuleView:
         """Put a rule in the place of the one with its name, in one step."""
-        async with self._turn(subscription_path(topic, subscription), description.name):
+        async with self._locked(subscription_path(topic, subscription), description.name):
             entity = self.find_subscription(topic, subscription)
             await ask(self.gateway, ReplaceRule(entity.entity_id, description))
             return await self.get_rule(topic, subscription, description.name)
 
     async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
-        async with self._turn(subscription_path(topic, subscription), name):
+        async with self._locked(subscription_path(topic, subscription), name):
             entity = self.find_subscription(topic, subscription)
             await ask(self.gateway, RemoveRule(entity.entity_id, name))
 
     # -- any kind --------------------------------------------------------------------------------
 
     async def get_entity(self, name: str) -> QueueView:
-        """A queue's or a topic's view, for those who have only the name."""
+        """The view of whatever has this name."""
         entity = self.find_entity(name)
-        if entity.kind == "topic":
-            return (await self._topic_views([entity]))[0]
-        if entity.kind == "subscription":
-            return (await self._subscription_views([entity]))[0]
-        return (await self._queue_views([entity]))[0]
+        return await self._view(_VIEWS[entity.kind], entity)
+
+    async def _view(self, kind: type[V], entity: Entity) -> V:
+        return (await self._views(kind, [entity]))[0]
+
+    async def _views(self, kind: type[V], entities: list[Entity]) -> list[V]:
+        runtimes = await self._changes.runtimes(entities)
+        return [
+            kind(entity, runtime, self.gateway.availability(entity), self.prefix)
+            for entity, runtime in zip(entities, runtimes, strict=True)
+        ]
 
     async def delete_entity(self, name: str) -> None:
-        """Whatever has this name goes."""
-        async with self._turn(name):
-            await self._maker.delete(self.find_entity(name))
+        """Whatever has this name goes; a topic with its subscriptions and everything in them."""
+        async with self._locked(name):
+            await self._changes.delete(self.find_entity(name))
 
     async def retire(self) -> None:
         """From now on nothing new is made here; come back when nothing is under way any more."""
         self._is_retired = True
-        async with self._maker.turns.change((self.prefix,)):
+        async with self._changes.entity_locks.change((self.prefix,)):
             pass
 
     def reinstate(self) -> None:
@@ -300,17 +280,17 @@ class Namespace:
 
     async def settled(self, path: str) -> None:
         """Wait until nobody makes, changes or deletes the entity of this path, or its topic."""
-        await self._maker.turns.settled(place_of(self.prefix, path))
+        await self._changes.entity_locks.settled(place_of(self.prefix, path))
 
-    def _turn(self, path: str, *rule: str) -> AbstractAsyncContextManager[None]:
+    def _locked(self, path: str, *rule: str) -> AbstractAsyncContextManager[None]:
         """Inside, nobody else changes the entity of this path, or this rule of it."""
-        return self._maker.turns.change(place_of(self.prefix, path, *rule))
+        return self._changes.entity_locks.change(place_of(self.prefix, path, *rule))
 
     async def _create(self, kind: str, name: str, description: QueueDescription) -> Entity:
         validate_name(name)
         if kind == "topic":
             check_topics(self.limits, self.name)
-        async with self._turn(name):
+        async with self._locked(name):
             self._check_not_retired()
             self._check_free(name)
             self._check_room(description)
@@ -318,7 +298,7 @@ class Namespace:
             self._check_description(name, description)
             now_ms = self.clock.now().utc_ms
             described = description.stamped(now_ms, now_ms)
-            return await self._maker.create(kind, self.prefix + name, described)
+            return await self._changes.create(kind, self.prefix + name, described)
 
     async def _update(self, entity: Entity, description: QueueDescription) -> Entity:
         entity.description.check_update(description)
@@ -326,7 +306,7 @@ class Namespace:
         self._check_description(self.path_of(entity), description)
         created_ms = entity.description.created_utc_ms
         described = description.stamped(created_ms, self.clock.now().utc_ms)
-        return await self._maker.update(entity, described)
+        return await self._changes.update(entity, described)
 
     def _check_free(self, path: str) -> None:
         if self.gateway.directory.find(self.prefix + path) is not None:
@@ -335,20 +315,13 @@ class Namespace:
     def _check_room(self, description: QueueDescription) -> None:
         known = self.gateway.directory.by_id
         most = self.limits.entities_max
-        if len(known) >= most:  # else it does not matter how they are spread over namespaces
-            count = sum(
-                self._has(each, "queue") or self._has(each, "topic") for each in known.values()
-            )
-            if count >= most:
-                raise QuotaExceeded(f"A namespace holds at most {most} queues and topics.")
-        if not description.enable_partitioning:
-            return
+        if len(known) < most and not description.enable_partitioning:
+            return  # then it does not matter how they are spread over namespaces
+        ours = [e for e in known.values() if self._has(e, "queue") or self._has(e, "topic")]
+        if len(ours) >= most:
+            raise QuotaExceeded(f"A namespace holds at most {most} queues and topics.")
         most = self.limits.partitioned_entities_max
-        count = sum(
-            each.is_partitioned and (self._has(each, "queue") or self._has(each, "topic"))
-            for each in known.values()
-        )
-        if count >= most:
+        if description.enable_partitioning and sum(each.is_partitioned for each in ours) >= most:
             raise QuotaExceeded(f"A namespace holds at most {most} partitioned queues and topics.")
 
     def _check_description(self, path: str, description: QueueDescription) -> None:

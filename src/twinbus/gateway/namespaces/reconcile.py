@@ -1,9 +1,9 @@
 """Stores and catalog are made to say the same, and the directory to know what they say.
 
 Done at start, before the first client is served, and whenever a store comes up late.  What is to be
-done is decided in catalog.py; here it is done, store by store.  If a store is lost in the middle,
-Unavailable is raised, the catalog is told nothing, and the next time does the rest: each step can
-be repeated.
+done is decided in reconcile_plan.py; here it is done, store by store.  If a store is lost in the
+middle, Unavailable is raised, the catalog is told nothing, and the next time does the rest: each
+step can be repeated.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from twinbus.entities.rule_descriptions import RuleDescription, default_rule
 from twinbus.errors import Unavailable
 from twinbus.gateway.directory.directory import Directory, Part
 from twinbus.gateway.gateway import Gateway
-from twinbus.gateway.namespaces.change_lock import Gate
+from twinbus.gateway.namespaces.change_lock import ChangeLock
 from twinbus.gateway.namespaces.reconcile_plan import Make, Plan, reconcile
 from twinbus.links.request import ask
 from twinbus.links.store_link import DOWN
@@ -41,9 +41,9 @@ class WrittenCatalog(Protocol):
     def put_right(self, changed: Iterable[CatalogEntry], gone: Iterable[str]) -> None: ...
 
 
-async def restore(gateway: Gateway, catalog: WrittenCatalog, gate: Gate) -> list[str]:
+async def restore(gateway: Gateway, catalog: WrittenCatalog, lock: ChangeLock) -> list[str]:
     """Put everything right that can be, with the stores that are up; returns what to warn of."""
-    async with gate.alone():
+    async with lock.alone():
         plan = reconcile(catalog.entries, await _listings(gateway), len(gateway.links))
         try:
             await _carry_out(gateway, plan)

@@ -23,6 +23,7 @@ was never finished.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from twinbus.entities.catalog_entry import REMOVING, THERE, CatalogEntry
@@ -43,19 +44,15 @@ _SUBSCRIPTIONS: Final = SUBSCRIPTIONS.lower()
 _KINDS: Final = ("queue", "topic", "subscription")  # none comes before what it belongs to
 
 
+@dataclass
 class Known:
     """An entity that is to be in the directory."""
 
-    __slots__ = ("description", "is_changed", "kind", "name", "parts")
-
-    def __init__(
-        self, kind: str, name: str, description: QueueDescription, parts: list[Part]
-    ) -> None:
-        self.kind = kind
-        self.name = name
-        self.description = description
-        self.parts = parts  # their number is 0 where a store is down that nobody has asked yet
-        self.is_changed = False  # the catalog has to learn of it
+    kind: str
+    name: str
+    description: QueueDescription
+    parts: list[Part]  # their number is 0 where a store is down that nobody has asked yet
+    is_changed: bool = False  # the catalog has to learn of it
 
     def part_name(self, part: Part) -> str:
         """What a part is called in its store."""
@@ -64,39 +61,35 @@ class Known:
         return partition_name(self.name, part.partition)
 
 
+@dataclass
 class Make:
     """A part to be made, empty; its number is then the part's."""
 
-    __slots__ = ("new", "part", "rules_from")
-
-    def __init__(self, new: NewEntity, part: Part, rules_from: Part | None) -> None:
-        self.new = new
-        self.part = part
-        # Where a subscription's rules can be copied from; else it gets the rule that takes all.
-        self.rules_from = rules_from
+    new: NewEntity
+    part: Part
+    # Where a subscription's rules can be copied from; else it gets the rule that takes all.
+    rules_from: Part | None
 
 
+@dataclass
 class Update:
     """A part that is to get the description of its entity."""
 
-    __slots__ = ("description", "part")
-
-    def __init__(self, part: Part, description: QueueDescription) -> None:
-        self.part = part
-        self.description = description
+    part: Part
+    description: QueueDescription
 
 
+@dataclass
 class Plan:
     """What is to be done, in this order; then the catalog is told of `entries` and `gone`."""
 
-    def __init__(self) -> None:
-        self.deletes: list[Part] = []
-        self.makes: list[Make] = []  # topics before their subscriptions
-        self.updates: list[Update] = []
-        self.known: list[Known] = []  # topics before their subscriptions
-        self.removing: list[CatalogEntry] = []
-        self.gone: list[str] = []
-        self.warnings: list[str] = []  # for somebody to read: nothing of this should happen
+    deletes: list[Part] = field(default_factory=list)
+    makes: list[Make] = field(default_factory=list)  # topics before their subscriptions
+    updates: list[Update] = field(default_factory=list)
+    known: list[Known] = field(default_factory=list)  # topics before their subscriptions
+    removing: list[CatalogEntry] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)  # nothing of this should happen
 
     def entries(self) -> list[CatalogEntry]:
         """What the catalog has to learn; asked when everything else is done."""
@@ -122,31 +115,27 @@ def reconcile(
 ) -> Plan:
     """What is to be done, given the lists of all stores that are up.
 
-    Nobody may be making, changing or removing an entity meanwhile (gate.py).
+    Nobody may be making, changing or removing an entity meanwhile (change_lock.py).
     """
     return _Reconciliation(entries, listings, store_count).run()
 
 
+@dataclass
 class _Found:
     """Where the parts of one entity are: by partition and store."""
 
-    __slots__ = ("kind", "name", "parts")
-
-    def __init__(self, kind: str, name: str) -> None:
-        self.kind = kind
-        self.name = name
-        self.parts: dict[int, dict[int, Listed]] = {}
+    kind: str
+    name: str
+    parts: dict[int, dict[int, Listed]] = field(default_factory=dict)
 
 
+@dataclass
 class _Place:
     """A part: as its store lists it, or missing from a store that is up, or nobody knows."""
 
-    __slots__ = ("is_up", "listed", "store")
-
-    def __init__(self, store: int, listed: Listed | None, is_up: bool) -> None:
-        self.store = store
-        self.listed = listed
-        self.is_up = is_up
+    store: int
+    listed: Listed | None
+    is_up: bool
 
     @property
     def is_missing(self) -> bool:

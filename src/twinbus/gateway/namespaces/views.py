@@ -14,16 +14,6 @@ from twinbus.gateway.directory.directory import Entity
 class QueueView:
     """A queue.  `prefix` is what the stores have in front of the names of this namespace."""
 
-    __slots__ = (
-        "accessed_utc_ms",
-        "availability",
-        "counts",
-        "created_utc_ms",
-        "description",
-        "name",
-        "updated_utc_ms",
-    )
-
     def __init__(
         self, entity: Entity, runtime: Runtime, availability: str, prefix: str = ""
     ) -> None:
@@ -49,8 +39,6 @@ class TopicView(QueueView):
     Its size is that of all its subscriptions too; a body that they share counts for each of them.
     """
 
-    __slots__ = ("correlation_filter_count", "sql_filter_count", "subscription_count")
-
     def __init__(
         self, entity: Entity, runtime: Runtime, availability: str, prefix: str = ""
     ) -> None:
@@ -63,8 +51,6 @@ class TopicView(QueueView):
 class SubscriptionView(QueueView):
     """A subscription.  `name` is its own, without the topic's."""
 
-    __slots__ = ("path", "topic")
-
     def __init__(
         self, entity: Entity, runtime: Runtime, availability: str, prefix: str = ""
     ) -> None:
@@ -75,8 +61,6 @@ class SubscriptionView(QueueView):
 
 class RuleView:
     """A rule of a subscription."""
-
-    __slots__ = ("created_utc_ms", "description", "name")
 
     def __init__(self, description: RuleDescription) -> None:
         self.name: str = description.name

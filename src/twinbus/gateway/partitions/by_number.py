@@ -59,29 +59,26 @@ def is_partition(partition: int) -> bool:
 
 def route_settle(gateway: Routes, entity: Entity, command: Command) -> None:
     assert isinstance(command, Settle)
-    partition = _only_partition_of(command.locks)
-    if is_partition(partition):
-        forward(gateway, entity.parts[partition], command)
-    else:
+    if not _is_forwarded(gateway, entity, command, command.locks):
         _Settling(gateway, entity, command).start(command)
 
 
 def route_renew(gateway: Routes, entity: Entity, command: Command) -> None:
     assert isinstance(command, RenewLocks)
-    partition = _only_partition_of(command.locks)
-    if is_partition(partition):
-        forward(gateway, entity.parts[partition], command)
-    else:
+    if not _is_forwarded(gateway, entity, command, command.locks):
         _Renewing(gateway, entity, command).start(command)
 
 
-def _only_partition_of(locks: list[Lock]) -> int:
-    """The partition of all these locks; −1 if they have not just one."""
+def _is_forwarded(gateway: Routes, entity: Entity, command: Command, locks: list[Lock]) -> bool:
+    """If all these locks are of one partition, that one answers the command itself."""
     found = partition_of(locks[0][0]) if locks else 0
     for number, _ in locks:
         if partition_of(number) != found:
-            return -1
-    return found
+            return False
+    if not is_partition(found):
+        return False
+    forward(gateway, entity.parts[found], command)
+    return True
 
 
 class _Settling(Gather):
@@ -105,10 +102,7 @@ class _Settling(Gather):
             settle.delay_ms = command.delay_ms
             self._places.append(places)
             self.ask(partition, settle)
-        if self._places:
-            self.begin()
-        else:
-            self.gathered([])
+        self.begin()
 
     def gathered(self, replies: list[Reply]) -> None:
         errors = self._errors

@@ -76,6 +76,9 @@ class Gather:
 
     def begin(self) -> None:
         """Begin the round; what belongs to one store goes in one piece."""
+        if not self.replies:
+            self.gathered([])
+            return
         batches = self._batches
         self._batches = {}
         self._awaited = len(self.replies)

@@ -37,10 +37,7 @@ class _Listing(Gather):
             if self.gateway.links[part.store].health != DOWN:
                 self._partitions.append(part.partition)
                 self.ask(part.partition, ListPartitions(0, self._subqueue))
-        if self._partitions:
-            self.begin()
-        else:
-            self.gathered([])
+        self.begin()
 
     def gathered(self, replies: list[Reply]) -> None:
         states = [PartitionState(each, False, 0, 0, 0) for each in range(PARTITION_COUNT)]
@@ -87,10 +84,7 @@ class _RangeSettling(Gather):
             settle.overlay = request.overlay
             self._firsts.append(bounds[0])
             self.ask(part.partition, settle)
-        if self._firsts:
-            self.begin()
-        else:
-            self.gathered([])
+        self.begin()
 
     def gathered(self, replies: list[Reply]) -> None:
         selected = self._selected

@@ -29,29 +29,14 @@ from twinbus.entities.partitions import PARTITION_COUNT
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import ServerBusy, ServiceError, Unavailable
 from twinbus.gateway.directory.directory import Entity, Part
-from twinbus.gateway.partitions.fan_out import Routes, copy_of
+from twinbus.gateway.partitions.fan_out import Routes
+from twinbus.gateway.partitions.receiver_cache import Cached, ReceiverCache
 from twinbus.links.sink import LARGE_BODY_BYTES, Sink
 from twinbus.links.store_link import DOWN, ReceiverDescription, Receiving
 
 GRANT_MAX: Final = 128  # messages that one partition may have on its way; it is renewed in time
 GRANT_LARGE_MAX: Final = 2  # where bodies are large, and at first, when we do not know
-CACHE_BYTES_MAX: Final = 1_048_576  # of cached bodies; then the partitions wait
 IDLE_MS: Final = 2_000  # a client that has asked for nothing for so long is not receiving
-
-
-class Cached:
-    """A message that came before it was asked for."""
-
-    __slots__ = ("body", "locked_until_utc_ms", "message", "partition", "stale_ms")
-
-    def __init__(
-        self, partition: int, message: Message, body: bytes, until_ms: int, stale_ms: int
-    ) -> None:
-        self.partition = partition
-        self.message = message
-        self.body = body
-        self.locked_until_utc_ms = until_ms
-        self.stale_ms = stale_ms  # monotonic: from then on it is too late to hand it out
 
 
 class _PartSink:
@@ -116,7 +101,6 @@ class PartitionedReceiver:
 
     __slots__ = (
         "_cache",
-        "_cache_bytes",
         "_completing",
         "_credit",
         "_drain",
@@ -146,8 +130,7 @@ class PartitionedReceiver:
         self._completing = 0  # so many are being removed from their partitions for it
         self._removed: deque[tuple[Message, bytes]] = deque()  # and it wants them no more, just now
         self._drain = False
-        self._cache: deque[Cached] = deque()  # in the order they came
-        self._cache_bytes = 0
+        self._cache = ReceiverCache()
         self._has_large_bodies = True
         self._idle_from_ms = 0  # monotonic: since when the client has no credit
         self._is_over = False  # the client knows that there is nothing more to come
@@ -224,28 +207,29 @@ class PartitionedReceiver:
         for part in self._parts:
             part.close()
         self._gateway.ticking.discard(self)
-        self._empty_cache()
+        self._release(self._cache.take_all())
 
     def tick(self) -> None:
         """Time has passed: give back what is not asked for, ask partitions that have come back."""
         now = self._gateway.clock.now()
-        stale: list[Cached] = []
-        while self._cache and self._cache[0].stale_ms <= now.mono_ms:
-            stale.append(self._take_first())
-        self._release(stale)
+        self._release(self._cache.take_stale(now.mono_ms))
         is_idle = self._credit <= 0 and now.mono_ms - self._idle_from_ms >= IDLE_MS
         if is_idle and not self._completing:
             self._stand_by()
         else:
             self._grant_all()
         self._finish_drain()
-        if not self._cache and not self._drain and (is_idle or not self._misses_partitions()):
+        if (
+            self._cache.is_empty()
+            and not self._drain
+            and (is_idle or not self._misses_partitions())
+        ):
             self._gateway.ticking.discard(self)
 
     # -- what the partitions call ------------------------------------------------------------------
 
     def is_full(self) -> bool:
-        return self._cache_bytes > CACHE_BYTES_MAX or self._sink.full()
+        return self._cache.is_full() or self._sink.full()
 
     def delivered(
         self, part: _PartSink, messages: list[Message], bodies: list[bytes], until_ms: int
@@ -257,7 +241,8 @@ class PartitionedReceiver:
             return
         self._has_large_bodies = messages[-1].length > LARGE_BODY_BYTES
         self._first = (partition + 1) % PARTITION_COUNT
-        is_wanted = len(messages) <= self._credit and not self._cache and not self._sink.full()
+        is_next = self._cache.is_empty() and len(messages) <= self._credit
+        is_wanted = is_next and not self._sink.full()
         if is_wanted and not self._removes:
             self._hand_out(partition, messages, bodies, until_ms)
         else:
@@ -320,7 +305,7 @@ class PartitionedReceiver:
 
         A receiver that is closed also gives back what is on its way to us; so it is opened anew.
         """
-        self._empty_cache()
+        self._release(self._cache.take_all())
         for part in self._parts:
             if part.granted or part.receiving is None:
                 part.close()
@@ -403,59 +388,30 @@ class PartitionedReceiver:
         now = self._gateway.clock.now()
         half_ms = self._entity.description.lock_duration_ms // 2
         keep_ms = max(0, min(half_ms, until_ms - now.utc_ms - half_ms))
-        stale_ms = now.mono_ms + keep_ms
-        for message, body in zip(messages, bodies, strict=True):
-            self._cache.append(Cached(partition, copy_of(message), body, until_ms, stale_ms))
-            self._cache_bytes += len(body)
+        self._cache.keep(partition, messages, bodies, until_ms, now.mono_ms + keep_ms)
         self._gateway.ticking.add(self)
-
-    def _take_first(self) -> Cached:
-        cached = self._cache.popleft()
-        self._cache_bytes -= len(cached.body)
-        return cached
 
     def _serve(self) -> None:
         """Hand out from the cache what the client has credit for."""
         if self._removed:
             self._give_removed()
         cache = self._cache
-        if not cache:
+        if cache.is_empty():
             return
         mono_ms = self._gateway.clock.now().mono_ms
-        was_full = self._cache_bytes > CACHE_BYTES_MAX
+        was_full = cache.is_full()
         stale: list[Cached] = []
-        while cache and self._credit > self._completing and not self._sink.full():
-            if cache[0].stale_ms <= mono_ms:
-                stale.append(self._take_first())
-            else:
-                self._serve_run()
+        while not cache.is_empty() and self._credit > self._completing and not self._sink.full():
+            stale += cache.take_stale(mono_ms)
+            run = cache.take_run(self._credit - self._completing)
+            if run:
+                messages = [cached.message for cached in run]
+                bodies = [cached.body for cached in run]
+                until_ms = run[0].locked_until_utc_ms
+                self._hand_out(run[0].partition, messages, bodies, until_ms)
         self._release(stale)
-        if was_full and self._cache_bytes <= CACHE_BYTES_MAX:
+        if was_full and not cache.is_full():
             self._resume_parts()
-
-    def _serve_run(self) -> None:
-        """As many of the first ones as came together."""
-        cache = self._cache
-        first = cache[0]
-        messages: list[Message] = []
-        bodies: list[bytes] = []
-        left = self._credit - self._completing
-        while (
-            cache
-            and len(messages) < left
-            and cache[0].partition == first.partition
-            and cache[0].locked_until_utc_ms == first.locked_until_utc_ms
-        ):
-            cached = self._take_first()
-            messages.append(cached.message)
-            bodies.append(cached.body)
-        self._hand_out(first.partition, messages, bodies, first.locked_until_utc_ms)
-
-    def _empty_cache(self) -> None:
-        unwanted = list(self._cache)
-        self._cache.clear()
-        self._cache_bytes = 0
-        self._release(unwanted)
 
     def _release(self, unwanted: list[Cached]) -> None:
         by_partition: dict[int, list[Lock]] = {}

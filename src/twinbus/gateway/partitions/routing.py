@@ -1,16 +1,16 @@
 """Where a command to a partitioned entity goes: each type has its way.
 
-    Send                                         by key, or round robin (partitioned_sends.py)
+    Send                                         by key, or round robin (sends.py)
     Settle, RenewLocks, ReceiveDeferred,         the partition is in the sequence number
-        CancelScheduled                              (partitioned_numbers.py)
+        CancelScheduled                              (by_number.py)
     RenewSession, Get- and SetSessionState       the partition of the session id
     Peek, Browse, DeleteMessages, Undefer,       partition after partition, or all of them
-        Resubmit, ListNumbers, ListSessions          (partitioned_walks.py)
-    ListPartitions, SettleRanges                 all at once (partitioned_ranges.py)
-    AddRule, ReplaceRule, RemoveRule, ListRules  all partitions, or any (partitioned_rules.py)
+        Resubmit, ListNumbers, ListSessions          (walks.py)
+    ListPartitions, SettleRanges                 all at once (ranges.py)
+    AddRule, ReplaceRule, RemoveRule, ListRules  all partitions, or any (rules.py)
 
 Everything is decided from what is at hand: this must never wait, and keeps no state but in gathers
-that are under way (gathering.py).
+that are under way (fan_out.py).
 """
 
 from collections.abc import Callable
@@ -55,10 +55,10 @@ from twinbus.gateway.partitions.by_number import (
 from twinbus.gateway.partitions.fan_out import Routes, forward
 from twinbus.gateway.partitions.ranges import route_list_partitions, route_settle_ranges
 from twinbus.gateway.partitions.rules import route_list_rules, route_rule
-from twinbus.gateway.partitions.sends import choose_partition, deal, route_send
+from twinbus.gateway.partitions.sends import deal, route_send
 from twinbus.gateway.partitions.walks import route_list_sessions, route_peek, route_selection
 
-__all__ = ["Routes", "choose_partition", "deal", "route"]
+__all__ = ["Routes", "deal", "route"]
 
 
 def route(gateway: Routes, entity: Entity, command: Command) -> None:

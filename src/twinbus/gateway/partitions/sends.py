@@ -98,16 +98,6 @@ def _well_partition(links: list[StoreLink], entity: Entity, start: int, tried: i
     return slow
 
 
-def choose_partition(links: list[StoreLink], entity: Entity, messages: list[NewMessage]) -> int:
-    """The partition for one delivery, or SPLIT; Unavailable if it is down."""
-    partition = key_partition(entity, messages)
-    if partition == UNKEYED:
-        return next_partition(links, entity)
-    if partition != SPLIT:
-        check_not_down(links, entity, entity.parts[partition])
-    return partition
-
-
 def check_not_down(links: list[StoreLink], entity: Entity, part: Part) -> None:
     """Refuse what belongs to this partition and to no other, if it is down (E-5)."""
     if links[part.store].health == DOWN:

@@ -14,6 +14,7 @@ Pure: samples and times enter by argument.  Must cost nothing while all is well:
 true and nobody asks `admit`.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from twinbus.clock import Now
@@ -93,24 +94,15 @@ _KINDS: Final[dict[type[Command], int]] = {
 }
 
 
+@dataclass
 class Usage:
     """What a process, or the broker of a store, uses at one moment."""
 
-    __slots__ = ("cpu_share", "disk_free_bytes", "lag_ms", "memory_bytes", "open_count")
-
-    def __init__(
-        self,
-        cpu_share: float = 0.0,
-        lag_ms: int = 0,
-        memory_bytes: int = 0,
-        disk_free_bytes: int = -1,
-        open_count: int = 0,
-    ) -> None:
-        self.cpu_share = cpu_share  # 1.0: one core all the time
-        self.lag_ms = lag_ms  # how late the loop gets to what is due
-        self.memory_bytes = memory_bytes
-        self.disk_free_bytes = disk_free_bytes  # -1: not known
-        self.open_count = open_count  # operations begun and not answered
+    cpu_share: float = 0.0  # 1.0: one core all the time
+    lag_ms: int = 0  # how late the loop gets to what is due
+    memory_bytes: int = 0
+    disk_free_bytes: int = -1  # -1: not known
+    open_count: int = 0  # operations begun and not answered
 
 
 class _Watch:

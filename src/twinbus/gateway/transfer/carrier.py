@@ -14,13 +14,13 @@
 - What a part refuses for good is refused alone: the others of its send go again one by one.
 
 This base knows where to and as what only by asking the class that is made of it: `Relay` (relay.py)
-forwards, `Drain` (journal.py) empties a journal.  It must never decide by the clock whether
+forwards, `Drain` (journal_drain.py) empties a journal.  It must never decide by the clock whether
 something has happened.
 """
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from twinbus.clock import Clock, Now
 from twinbus.entities.commands import (
@@ -57,7 +57,7 @@ PAUSE_MS_MAX: Final = 5_000
 WAIT: Final = (Unavailable, ServerBusy, OperationTimeout, DiskFull)
 
 
-class Letter:
+class CarriedMessage:
     """A message in hand."""
 
     __slots__ = ("body", "grant", "keys", "message")
@@ -76,22 +76,10 @@ class Letter:
 class Lane:
     """The way to one part, in order."""
 
-    __slots__ = (
-        "completed",
-        "is_asking",
-        "is_pumping",
-        "partition",
-        "pause_ms",
-        "retry_at_ms",
-        "sent",
-        "singly",
-        "waiting",
-    )
-
     def __init__(self, partition: int) -> None:
         self.partition = partition
-        self.waiting: deque[Letter] = deque()
-        self.sent: list[Letter] = []  # under way, or to be sent again just like this
+        self.waiting: deque[CarriedMessage] = deque()
+        self.sent: list[CarriedMessage] = []  # under way, or to be sent again just like this
         self.is_asking = False  # there will be an answer
         self.completed: list[int] = []  # at the source, and not yet told there
         self.singly = 0  # so many go one by one, because together they were refused
@@ -111,7 +99,11 @@ class Lane:
 
 
 class Carrier:
-    """Carries what is ready in one part of one entity; a `Sink` of that part."""
+    """Carries what is ready in one part of one entity; a `Sink` of that part.
+
+    It has many methods because it is a sink, a sender and a settler of the same messages, which no
+    one of them could forget without the others, beside what a class made of it answers.
+    """
 
     def __init__(
         self, links: Sequence[StoreLink], clock: Clock, source: Part, subqueue: int, name: str
@@ -125,7 +117,8 @@ class Carrier:
         self.lanes: dict[int, Lane] = {}
         self._receiving: Receiving | None = None
         self._credit = 0
-        self._in_hand: dict[int, Letter] = {}  # by number: delivered, and not known to be completed
+        # By number: delivered, and not known to be completed.
+        self._in_hand: dict[int, CarriedMessage] = {}
         self._bytes_in_hand = 0
         self._open_at_ms = NEVER_MS  # when to open the receiver (again)
         self._open_pause_ms = 0
@@ -133,11 +126,11 @@ class Carrier:
 
     # -- what a carrier is for -------------------------------------------------------------------
 
-    def letter(self, message: Message, body: bytes) -> Letter:
+    def carried_message(self, message: Message, body: bytes) -> CarriedMessage:
         """What is kept of a message in hand."""
-        return Letter(message, body)
+        return CarriedMessage(message, body)
 
-    def address(self, letter: Letter) -> int:
+    def address(self, carried: CarriedMessage) -> int:
         """Which lane it takes; always the same for one message.  A ServiceError refuses it."""
         raise NotImplementedError
 
@@ -145,15 +138,15 @@ class Carrier:
         """Where the lane leads now.  A ServiceError refuses what is to be sent."""
         raise NotImplementedError
 
-    def rewritten(self, letter: Letter, now: Now) -> NewMessage:
+    def rewritten(self, carried: CarriedMessage, now: Now) -> NewMessage:
         """The message as it is sent."""
         raise NotImplementedError
 
-    def refuse(self, letter: Letter, error: ServiceError) -> tuple[int, Overlay | None]:
-        """With which outcome a letter that cannot go is settled."""
+    def refuse(self, carried: CarriedMessage, error: ServiceError) -> tuple[int, Overlay | None]:
+        """With which outcome a message that cannot go is settled."""
         raise NotImplementedError
 
-    def progressed(self, letters: list[Letter]) -> None:
+    def progressed(self, batch: list[CarriedMessage]) -> None:
         """These are completed."""
 
     # -- beginning and end -----------------------------------------------------------------------
@@ -187,7 +180,7 @@ class Carrier:
         if self._receiving is not None:
             self._receiving.close()
             self._receiving = None
-        unsent: list[Letter] = []
+        unsent: list[CarriedMessage] = []
         for lane in self.lanes.values():
             unsent += lane.waiting
             lane.waiting.clear()
@@ -200,7 +193,7 @@ class Carrier:
         return self.is_closed and not self._in_hand
 
     @property
-    def in_hand(self) -> Iterable[Letter]:
+    def in_hand(self) -> Iterable[CarriedMessage]:
         """Delivered, and not known to be completed."""
         return self._in_hand.values()
 
@@ -223,24 +216,24 @@ class Carrier:
             if known is not None:
                 known.grant = message.grant
                 continue
-            letter = self.letter(message, body)
-            self._in_hand[letter.number] = letter
+            carried = self.carried_message(message, body)
+            self._in_hand[carried.number] = carried
             self._bytes_in_hand += len(body)
-            self._take(letter)
+            self._take(carried)
         for lane in list(self.lanes.values()):
             self._pump(lane)
         self._ask_for_more()
 
-    def _take(self, letter: Letter) -> None:
+    def _take(self, carried: CarriedMessage) -> None:
         try:
-            partition = self.address(letter)
+            partition = self.address(carried)
         except ServiceError as error:
-            self._refuse(letter, error)
+            self._refuse(carried, error)
             return
         lane = self.lanes.get(partition)
         if lane is None:
             lane = self.lanes[partition] = Lane(partition)
-        lane.waiting.append(letter)
+        lane.waiting.append(carried)
 
     def full(self) -> bool:
         return self._bytes_in_hand > WINDOW_BYTES
@@ -301,23 +294,23 @@ class Carrier:
         if link.health == DOWN or part.entity_id == 0:  # nobody has been asked for its number yet
             lane.pause(now)
             return False
-        news = [self.rewritten(letter, now) for letter in lane.sent]
+        news = [self.rewritten(carried, now) for carried in lane.sent]
         send = Send(part.entity_id, news, (self, lane))
         send.carrier = self.name
-        send.carrier_numbers = [letter.number for letter in lane.sent]
+        send.carrier_numbers = [carried.number for carried in lane.sent]
         send.carrier_completed = list(lane.completed)
         lane.is_asking = True
         link.submit([send])
         return not lane.is_asking
 
-    def _chunk(self, lane: Lane) -> list[Letter]:
-        chunk: list[Letter] = []
+    def _chunk(self, lane: Lane) -> list[CarriedMessage]:
+        chunk: list[CarriedMessage] = []
         size = 0
         waiting = lane.waiting
         count_max = 1 if lane.singly else CHUNK
         while waiting and len(chunk) < count_max:
-            letter = waiting[0]
-            size += len(letter.body)
+            carried = waiting[0]
+            size += len(carried.body)
             if chunk and size > CHUNK_BYTES:
                 break
             chunk.append(waiting.popleft())
@@ -338,56 +331,58 @@ class Carrier:
             assert isinstance(rest, Settling)
             self._settled(rest, reply)
             self._ask_for_more()
+        elif reply.error is None and isinstance(reply.result, list) and reply.result:
+            self._renewed(reply.result[0])
 
     def _answered(self, lane: Lane, error: ServiceError | None, now: Now) -> None:
-        """What became of the letters that were sent."""
+        """What became of the messages that were sent."""
         if isinstance(error, WAIT):
             lane.pause(now)
             return
-        letters, lane.sent = lane.sent, []
+        batch, lane.sent = lane.sent, []
         lane.hasten()
-        if error is not None and len(letters) > 1:
-            lane.waiting.extendleft(reversed(letters))
-            lane.singly = len(letters)
+        if error is not None and len(batch) > 1:
+            lane.waiting.extendleft(reversed(batch))
+            lane.singly = len(batch)
             return
         lane.singly = max(0, lane.singly - 1)
         if error is None:
-            self._settle(letters, COMPLETE, None, lane)
+            self._settle(batch, COMPLETE, None, lane)
         else:
-            self._refuse(letters[0], error)
+            self._refuse(batch[0], error)
 
     # -- settling --------------------------------------------------------------------------------
 
-    def _refuse(self, letter: Letter, error: ServiceError) -> None:
-        outcome, overlay = self.refuse(letter, error)
-        self._settle([letter], outcome, overlay, None)
+    def _refuse(self, carried: CarriedMessage, error: ServiceError) -> None:
+        outcome, overlay = self.refuse(carried, error)
+        self._settle([carried], outcome, overlay, None)
 
     def _settle(
-        self, letters: list[Letter], outcome: int, overlay: Overlay | None, lane: Lane | None
+        self, batch: list[CarriedMessage], outcome: int, overlay: Overlay | None, lane: Lane | None
     ) -> None:
-        locks: list[Lock] = [(letter.number, letter.grant) for letter in letters]
-        settling = Settling(letters, locks, outcome, overlay, lane)
+        locks: list[Lock] = [(carried.number, carried.grant) for carried in batch]
+        settling = Settling(batch, locks, outcome, overlay, lane)
         source = self.source
         settle = Settle(source.entity_id, self.subqueue, locks, outcome, overlay, (self, settling))
         self.links[source.store].submit([settle])
 
     def _settled(self, settling: "Settling", reply: Reply) -> None:
         """Completed, or not: then it is delivered again, sent again, and dropped there."""
-        errors: list[ServiceError | None] = [reply.error] * len(settling.letters)
+        errors: list[ServiceError | None] = [reply.error] * len(settling.batch)
         if reply.error is None and isinstance(reply.result, list):
             errors = reply.result
-        again: list[Letter] = []
-        done: list[Letter] = []
-        for letter, lock, error in zip(settling.letters, settling.locks, errors, strict=True):
-            if error is not None and letter.grant != lock[1]:
-                again.append(letter)  # it has been delivered anew meanwhile
+        again: list[CarriedMessage] = []
+        done: list[CarriedMessage] = []
+        for carried, lock, error in zip(settling.batch, settling.locks, errors, strict=True):
+            if error is not None and carried.grant != lock[1]:
+                again.append(carried)  # it has been delivered anew meanwhile
                 continue
             if error is None:
-                done.append(letter)
+                done.append(carried)
                 if settling.lane is not None:
-                    settling.lane.completed.append(letter.number)
-            if self._in_hand.pop(letter.number, None) is not None:
-                self._bytes_in_hand -= len(letter.body)
+                    settling.lane.completed.append(carried.number)
+            if self._in_hand.pop(carried.number, None) is not None:
+                self._bytes_in_hand -= len(carried.body)
         if again:
             self._settle(again, settling.outcome, settling.overlay, settling.lane)
         if done:
@@ -421,53 +416,22 @@ class Carrier:
         """All or none of these: if one is lost, it comes anew, and the others with it."""
         if not self._in_hand:
             return
-        locks: list[Lock] = [(letter.number, letter.grant) for letter in self._in_hand.values()]
-        renew = RenewLocks(self.source.entity_id, self.subqueue, locks, (_Renewal(self), None))
+        locks: list[Lock] = [(carried.number, carried.grant) for carried in self._in_hand.values()]
+        renew = RenewLocks(self.source.entity_id, self.subqueue, locks, (self, None))
         self.links[self.source.store].submit([renew])
 
-    def renewed(self, until_utc_ms: int) -> None:
+    def _renewed(self, until_utc_ms: int) -> None:
         """The locks of all that is in hand run anew."""
         now = self.clock.now()
         half_ms = max(PAUSE_MS_MIN, (until_utc_ms - now.utc_ms) // 2)
         self._renew_at_ms = min(self._renew_at_ms, now.mono_ms + half_ms)
 
-    def next_due_ms(self, now: Now) -> int:
-        """Milliseconds until `tick` has something to do; −1 when nothing waits for time."""
-        due_ms = min(self._open_at_ms, self._renew_at_ms if self._in_hand else NEVER_MS)
-        for lane in self.lanes.values():
-            if lane.retry_at_ms and not lane.is_asking and (lane.sent or lane.waiting):
-                due_ms = min(due_ms, lane.retry_at_ms)
-        return -1 if due_ms == NEVER_MS else max(0, due_ms - now.mono_ms)
 
-
-class Settling:
+class Settling(NamedTuple):
     """A settlement under way."""
 
-    __slots__ = ("lane", "letters", "locks", "outcome", "overlay")
-
-    def __init__(
-        self,
-        letters: list[Letter],
-        locks: list[Lock],
-        outcome: int,
-        overlay: Overlay | None,
-        lane: Lane | None,
-    ) -> None:
-        self.letters = letters
-        self.locks = locks
-        self.outcome = outcome
-        self.overlay = overlay
-        self.lane = lane
-
-
-class _Renewal:
-    """Waits for the answer to a renewal."""
-
-    __slots__ = ("_carrier",)
-
-    def __init__(self, carrier: Carrier) -> None:
-        self._carrier = carrier
-
-    def replied(self, reply: Reply, rest: object) -> None:
-        if reply.error is None and isinstance(reply.result, list) and reply.result:
-            self._carrier.renewed(reply.result[0])
+    batch: list[CarriedMessage]
+    locks: list[Lock]
+    outcome: int
+    overlay: Overlay | None
+    lane: Lane | None

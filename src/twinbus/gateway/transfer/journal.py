@@ -17,7 +17,7 @@ again: nothing overtakes within a key.
 - The queue is called `$journal/<store>/<when and where it was made>`.  No client can name it, since
   no name begins with `$`.  It is made when it is needed and removed when it is empty.  When its own
   store is not well another one is made elsewhere; they are emptied in the order they were made.
-- A `Drain` carries entries over in their order, exactly once (carrying.py).  They appear in their
+- A `Drain` carries entries over in their order, exactly once (carrier.py).  They appear in their
   entity then, and their life counts from when they were accepted.  They have been acknowledged, so
   neither a full nor a disabled entity refuses them; only for one that is gone they are dropped,
   also if there is another one of that name now.
@@ -452,17 +452,12 @@ class Journals:
         return self._journals[store].state
 
     def tick(self, now: Now) -> None:
-        """Time has passed; to be called several times a second while `is_busy`."""
+        """Time has passed; to be called several times a second."""
         for store, link in enumerate(self.links):
             self.health_changed(store, link.health)
         for journal in self._journals:
             if journal.state != NORMAL:
                 journal.tick(now)
-
-    @property
-    def is_busy(self) -> bool:
-        """Is any store not well, or its journal not empty?"""
-        return any(journal.state != NORMAL for journal in self._journals)
 
 
 def _can_wait(command: Send, now: Now) -> bool:

@@ -16,12 +16,12 @@ from twinbus.entities.message import NEVER_MS, Message, NewMessage, Overlay
 from twinbus.entities.partitions import split_partition
 from twinbus.errors import EntityNotFound, InvalidOperation, ServiceError
 from twinbus.gateway.directory.directory import Directory, Entity, Part
-from twinbus.gateway.transfer.carrier import Carrier, Lane, Letter
+from twinbus.gateway.transfer.carrier import CarriedMessage, Carrier, Lane
 from twinbus.gateway.transfer.journal_entries import Entry, decode_entry
 from twinbus.links.store_link import StoreLink
 
 
-class JournalLetter(Letter):
+class CarriedEntry(CarriedMessage):
     """An entry in hand."""
 
     __slots__ = ("entry",)
@@ -52,11 +52,11 @@ class Drain(Carrier):
         # By name and making of where they lead.
         self._lane_numbers: dict[tuple[str, int], int] = {}
 
-    def letter(self, message: Message, body: bytes) -> Letter:
-        return JournalLetter(message, body)
+    def carried_message(self, message: Message, body: bytes) -> CarriedMessage:
+        return CarriedEntry(message, body)
 
-    def address(self, letter: Letter) -> int:
-        entry, numbers = _entry(letter), self._lane_numbers
+    def address(self, carried: CarriedMessage) -> int:
+        entry, numbers = _entry(carried), self._lane_numbers
         return numbers.setdefault((entry.name, entry.created_ms), len(numbers))
 
     def destination(self, lane: Lane) -> Part:
@@ -73,46 +73,46 @@ class Drain(Carrier):
             raise _not_found()
         return entity
 
-    def rewritten(self, letter: Letter, now: Now) -> NewMessage:
-        entry = _entry(letter)
+    def rewritten(self, carried: CarriedMessage, now: Now) -> NewMessage:
+        entry = _entry(carried)
         default_ms = self._entity(entry).description.default_time_to_live_ms
         life_ms = min(entry.time_to_live_ms, default_ms)
         if life_ms != NEVER_MS:  # 0: it has expired, and its entity does with it what it does
             life_ms = max(0, life_ms - (now.utc_ms - entry.accepted_ms))
         new = NewMessage(entry.body, life_ms)
         new.message_id, new.session_id, new.partition_key = entry.keys
-        new.mark = entry.mark
+        new.producer_key = entry.producer_key
         return new
 
-    def refuse(self, letter: Letter, error: ServiceError) -> tuple[int, Overlay | None]:
+    def refuse(self, carried: CarriedMessage, error: ServiceError) -> tuple[int, Overlay | None]:
         """With its entity it would be gone, too; anything else is kept for a person to look at."""
         if isinstance(error, EntityNotFound):
             return COMPLETE, None
         return DEAD_LETTER, refusal(error)
 
-    def progressed(self, letters: list[Letter]) -> None:
+    def progressed(self, batch: list[CarriedMessage]) -> None:
         """The oldest that waits is among those in hand, or came after all that are completed."""
         in_hand = [each.accepted_ms for each in _entries(self.in_hand)]
-        completed = [each.accepted_ms for each in _entries(letters)]
+        completed = [each.accepted_ms for each in _entries(batch)]
         accepted_ms = min(in_hand) if in_hand else max(completed, default=0)
-        self._on_progress(len(letters), accepted_ms)
+        self._on_progress(len(batch), accepted_ms)
 
 
 def _not_found() -> EntityNotFound:
     return EntityNotFound("The messaging entity could not be found.")
 
 
-def _entry(letter: Letter) -> Entry:
-    assert isinstance(letter, JournalLetter)
-    if letter.entry is None:
+def _entry(carried: CarriedMessage) -> Entry:
+    assert isinstance(carried, CarriedEntry)
+    if carried.entry is None:
         raise InvalidOperation("The entry of the journal cannot be read.")
-    return letter.entry
+    return carried.entry
 
 
-def _entries(letters: Iterable[Letter]) -> list[Entry]:
+def _entries(batch: Iterable[CarriedMessage]) -> list[Entry]:
     """Those that can be read."""
     return [
-        letter.entry
-        for letter in letters
-        if isinstance(letter, JournalLetter) and letter.entry is not None
+        carried.entry
+        for carried in batch
+        if isinstance(carried, CarriedEntry) and carried.entry is not None
     ]

@@ -16,9 +16,10 @@ are UTF-8.  There is no checksum, because the log that holds the entry has one.
 """
 
 import struct
+from dataclasses import dataclass
 from typing import Final
 
-from twinbus.entities.message import Mark, NewMessage
+from twinbus.entities.message import NewMessage, ProducerKey
 
 ENTRY: Final = struct.Struct("<BBHHHHqqq")
 NUMBERED: Final = struct.Struct("<qH")
@@ -26,28 +27,17 @@ VERSION: Final = 1
 VERSION_NUMBERED: Final = 2
 
 
+@dataclass(slots=True)
 class Entry:
     """One message on its way to a store that is not well."""
 
-    __slots__ = ("accepted_ms", "body", "created_ms", "keys", "mark", "name", "time_to_live_ms")
-
-    def __init__(
-        self,
-        name: str,
-        created_ms: int,
-        accepted_ms: int,
-        time_to_live_ms: int,
-        keys: tuple[str | None, str | None, str | None],
-        body: bytes,
-        mark: Mark | None,
-    ) -> None:
-        self.name = name
-        self.created_ms = created_ms  # UTC; of the entity
-        self.accepted_ms = accepted_ms  # UTC; its life began then
-        self.time_to_live_ms = time_to_live_ms
-        self.keys = keys  # message id, session id, partition key
-        self.body = body
-        self.mark = mark  # the number that its producer has given it
+    name: str
+    created_ms: int  # UTC; of the entity
+    accepted_ms: int  # UTC; its life began then
+    time_to_live_ms: int
+    keys: tuple[str | None, str | None, str | None]  # message id, session id, partition key
+    body: bytes
+    producer_key: ProducerKey | None
 
 
 def encode_entry(name: str, created_ms: int, accepted_ms: int, message: NewMessage) -> bytes:
@@ -61,14 +51,14 @@ def encode_entry(name: str, created_ms: int, accepted_ms: int, message: NewMessa
             present |= 1 << bit
     lengths = [len(text) for text in texts]
     times = (created_ms, accepted_ms, message.time_to_live_ms)
-    mark = message.mark
-    if mark is None:
+    producer_key = message.producer_key
+    if producer_key is None:
         head = ENTRY.pack(VERSION, present, *lengths, *times)
     else:
-        producer = mark.producer.encode()
+        producer = producer_key.producer.encode()
         texts.append(producer)
         head = ENTRY.pack(VERSION_NUMBERED, present, *lengths, *times)
-        head += NUMBERED.pack(mark.number, len(producer))
+        head += NUMBERED.pack(producer_key.number, len(producer))
     return b"".join([head, *texts, message.body])
 
 
@@ -95,5 +85,5 @@ def decode_entry(data: bytes) -> Entry:
         text if present >> bit & 1 else None for bit, text in enumerate(texts[1:4])
     )
     keys = (message_id, session_id, partition_key)
-    mark = Mark(texts[4], number) if version == VERSION_NUMBERED else None
-    return Entry(texts[0], created_ms, accepted_ms, time_to_live_ms, keys, data[at:], mark)
+    producer_key = ProducerKey(texts[4], number) if version == VERSION_NUMBERED else None
+    return Entry(texts[0], created_ms, accepted_ms, time_to_live_ms, keys, data[at:], producer_key)

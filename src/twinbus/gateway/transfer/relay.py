@@ -34,7 +34,7 @@ from twinbus.entities.message import NewMessage, Overlay
 from twinbus.entities.partitions import PARTITION_COUNT, hash_key, key_of, partition_name
 from twinbus.errors import InvalidOperation, ServiceError
 from twinbus.gateway.directory.directory import Directory, Entity, Part
-from twinbus.gateway.transfer.carrier import PAUSE_MS_MIN, Carrier, Lane, Letter
+from twinbus.gateway.transfer.carrier import CarriedMessage, Carrier, Lane
 from twinbus.links.store_link import StoreLink
 
 _PARTS: Final = (MAIN, DEAD_LETTER)
@@ -68,34 +68,34 @@ class Relay(Carrier):
     def _shown_target(self) -> str:
         return _target_of(self._entity, self.subqueue) or ""
 
-    def address(self, letter: Letter) -> int:
+    def address(self, carried: CarriedMessage) -> int:
         target = self.target
         if target is None or target is self._entity:
             raise target_not_found(self._shown_target)
-        if too_many_hops(letter.message) is not None:
+        if too_many_hops(carried.message) is not None:
             raise InvalidOperation("It has been forwarded too often.")  # `refuse` says it better
         if not target.needs_keys:
             return 0
-        letter.keys = self._codec.read_keys(letter.body)
+        carried.keys = self._codec.read_keys(carried.body)
         if not target.is_partitioned:
             return 0
         new = NewMessage(b"")
-        new.message_id, new.session_id, new.partition_key = letter.keys
+        new.message_id, new.session_id, new.partition_key = carried.keys
         key = key_of(new, target.description.requires_duplicate_detection)
-        return letter.number % PARTITION_COUNT if key is None else hash_key(key)
+        return carried.number % PARTITION_COUNT if key is None else hash_key(key)
 
     def destination(self, lane: Lane) -> Part:
         if self.target is None:
             raise target_not_found(self._shown_target)
         return self.target.parts[lane.partition]
 
-    def rewritten(self, letter: Letter, now: Now) -> NewMessage:
-        new = forwarded(self._name, self.subqueue, letter.message, letter.body, now)
-        new.message_id, new.session_id, new.partition_key = letter.keys
+    def rewritten(self, carried: CarriedMessage, now: Now) -> NewMessage:
+        new = forwarded(self._name, self.subqueue, carried.message, carried.body, now)
+        new.message_id, new.session_id, new.partition_key = carried.keys
         return new
 
-    def refuse(self, letter: Letter, error: ServiceError) -> tuple[int, Overlay | None]:
-        return TRANSFER_DEAD_LETTER, too_many_hops(letter.message) or refusal(error)
+    def refuse(self, carried: CarriedMessage, error: ServiceError) -> tuple[int, Overlay | None]:
+        return TRANSFER_DEAD_LETTER, too_many_hops(carried.message) or refusal(error)
 
 
 class Relays:
@@ -214,13 +214,6 @@ class Relays:
         for key in list(self._ending):
             if not self._is_ending(key) and key in self._running:
                 self._running[key].open()
-
-    def next_due_ms(self, now: Now) -> int:
-        """Milliseconds until `tick` has something to do; −1 when nothing waits for time."""
-        dues = [due for relay in self._all() if (due := relay.next_due_ms(now)) >= 0]
-        if self._ending:
-            dues.append(PAUSE_MS_MIN)  # their successors wait for them
-        return min(dues, default=-1)
 
     def close(self) -> None:
         """The gateway stops: give back what has not been sent."""

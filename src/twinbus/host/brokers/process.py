@@ -172,15 +172,3 @@ class BrokerProcess(asyncio.Protocol):
 
     def _read_stacks(self) -> str:
         return os.pread(self._stacks, _STACKS_BYTES_MAX, 0).decode("utf-8", "replace")
-
-
-async def start(
-    index: int,
-    settings: dict[str, object],
-    on_operations: OnOperations,
-    on_ended: OnEnded,
-) -> BrokerProcess:
-    """A new process.  It says that it is there with its first beat."""
-    process = BrokerProcess(index, on_operations, on_ended)
-    await process.start(settings)
-    return process

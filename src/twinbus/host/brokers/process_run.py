@@ -1,4 +1,4 @@
-"""One life of one broker process: what has been heard of it, and what can be found out about it."""
+"""One life of one broker process: what was heard of it, and what can be found out about it."""
 
 import asyncio
 from collections import deque
@@ -86,6 +86,27 @@ class BrokerRun:
         )
         asks_kernel = not stacks
         return await asyncio.to_thread(write_bundle, directory, evidence, asks_kernel)
+
+
+class BrokerRuns:
+    """The latest run of every broker, and which of them was told to open which store."""
+
+    def __init__(self, broker_count: int, store_count: int) -> None:
+        self.latest: list[BrokerRun | None] = [None] * broker_count
+        self.holders: list[BrokerRun | None] = [None] * store_count
+
+    def of(self, process: BrokerProcess) -> BrokerRun | None:
+        """Its run; None: its broker has another process by now."""
+        run = self.latest[process.index]
+        return run if run is not None and run.process is process else None
+
+    def living(self) -> list[BrokerRun]:
+        return [run for run in self.latest if run is not None and not run.has_ended]
+
+    def holder_of(self, store: int) -> int:
+        """The broker that was told to open it; -1: none."""
+        run = self.holders[store]
+        return -1 if run is None else run.broker
 
 
 def _readable(beat: Beat) -> dict[str, object]:

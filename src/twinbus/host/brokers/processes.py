@@ -1,7 +1,7 @@
 """Broker processes: starts them, has them run the stores, and does what the supervisor says.
 
-    processes ── beats, broken, ended ──▶  gateway/     ── Start, Diagnose, Kill ──▶ processes
-    stores ── opened, closed, failed ───▶  supervisor   ── Open, Close ────────────▶ stores
+    processes ── beats, broken, ended ──▶  Supervisor  ── Start, Diagnose, Kill ──▶ processes
+    stores ── opened, closed, failed ───▶              ── Open, Close ────────────▶ stores
 
 All decisions are the supervisor's; this is the loop, the processes and the clock.  Nothing that may
 hang (a disk, a process) is waited for on the loop.
@@ -13,18 +13,19 @@ import functools
 import logging
 import signal
 from collections.abc import Callable, Coroutine
+from contextlib import closing
 from typing import Final
 
 from twinbus.clock import Clock
 from twinbus.config import ServerConfig, record_stores
 from twinbus.entities.commands import Listed, dispatch_replies
 from twinbus.errors import ConfigError, DirectoryInUse
-from twinbus.gateway.faults.faults import DiskPlan
-from twinbus.gateway.health.health import BrokerReport, StoreReport
 from twinbus.host.brokers import supervisor as states
 from twinbus.host.brokers.diagnostics import LogTail
+from twinbus.host.brokers.fault_effects import BrokerEffects
+from twinbus.host.brokers.health import BrokerHealth
 from twinbus.host.brokers.process import BrokerProcess
-from twinbus.host.brokers.process_run import BrokerRun, DiskCounts
+from twinbus.host.brokers.process_run import BrokerRun, BrokerRuns
 from twinbus.host.brokers.supervisor import (
     Action,
     Close,
@@ -36,8 +37,8 @@ from twinbus.host.brokers.supervisor import (
     Timings,
 )
 from twinbus.limits import BROKER_BEAT_MS, BROKER_LAG_MS_MAX, BROKER_SILENT_MS_MAX
-from twinbus.links.remote.beats import Beat, StoreBeat, decode_beat
-from twinbus.links.remote.operations import ANY, BEAT, BROKEN, FAULT, HIDE, Operation
+from twinbus.links.remote.beats import Beat, decode_beat
+from twinbus.links.remote.operations import ANY, BEAT, BROKEN, HIDE, Operation
 from twinbus.links.remote.remote_store import RemoteStore, dispatch
 from twinbus.links.store_link import UP
 from twinbus.storage.disk import OsDisk
@@ -51,8 +52,6 @@ IN_USE_S_MAX: Final = 5.0  # the brokers of a server that was killed take a mome
 IN_USE_PAUSE_S: Final = 0.05
 TRIES_MAX: Final = 2  # of a store, while the server starts
 STARTS_MAX: Final = 3  # of a broker, while the server starts
-NO_FAULT: Final = DiskPlan(0, 0.0, 0.0, 0.0)
-NO_COUNTS: Final = (0, 0, 0)
 
 
 class Brokers:
@@ -70,17 +69,11 @@ class Brokers:
         ]
         # Who keeps a list of entities is told what a store has, whenever it has been opened.
         self.on_listing: Callable[[int, list[Listed]], None] = _ignore_listing
-        # Whether sends to a store are taken elsewhere meanwhile; the gateway knows.
-        self.is_journalled: Callable[[int], bool] = _is_not
         self._timings = _timings(config)
         self._supervisor = Supervisor(config.brokers, len(paths), self._now_ms(), self._timings)
-        self._runs: list[BrokerRun | None] = [None] * config.brokers
-        self._holders: list[BrokerRun | None] = [None] * len(paths)  # who was told to open it
-        self._plans: list[DiskPlan] = [NO_FAULT] * len(paths)
-        self._past_counts: list[DiskCounts] = [NO_COUNTS] * len(
-            paths
-        )  # of processes that have ended
-        self._store_beats: dict[int, StoreBeat] = {}
+        self._runs = BrokerRuns(config.brokers, len(paths))
+        self.effects = BrokerEffects(self._runs)
+        self.health = BrokerHealth(self._supervisor, self._runs, self.links)
         self._log_tail = LogTail(telemetry.secrets)
         telemetry.secrets.on_added = self._hide
         self._tasks: set[asyncio.Task[None]] = set()
@@ -142,11 +135,8 @@ class Brokers:
 
     def _look_at_locks(self) -> None:
         for path in self._config.store_paths:
-            disk = OsDisk(path)
-            try:
+            with closing(OsDisk(path)) as disk:
                 disk.lock()
-            finally:
-                disk.close()
 
     async def close(self) -> None:
         """Close all stores and end all processes, within a deadline."""
@@ -156,10 +146,9 @@ class Brokers:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._timings.diagnosis_ms / 1_000)
         stops = []
-        for run, view in zip(self._runs, self._supervisor.brokers, strict=True):
-            if run is not None and not run.has_ended:
-                is_well = view.state in {states.STARTING, states.UP}
-                stops.append(run.process.stop(STOP_S_MAX if is_well else 0))
+        for run in self._runs.living():
+            is_well = self._supervisor.brokers[run.broker].state in {states.STARTING, states.UP}
+            stops.append(run.process.stop(STOP_S_MAX if is_well else 0))
         await asyncio.gather(*stops)
         self._log_tail.end()
 
@@ -188,14 +177,12 @@ class Brokers:
         elif isinstance(action, Diagnose):
             self._diagnose(action.broker, action.reason)
         elif isinstance(action, Kill):
-            run = self._runs[action.broker]
-            if run is not None:
-                run.process.kill()
+            self.effects.kill_broker(action.broker)
         elif isinstance(action, Open):
-            run = self._runs[action.broker]
+            run = self._runs.latest[action.broker]
             assert run is not None, "only who is up is asked to open a store"
-            self._holders[action.store] = run
-            run.process.send((FAULT, action.store, tuple(self._plans[action.store])))
+            self._runs.holders[action.store] = run
+            self.effects.tell_plan(action.store)
             self.links[action.store].attach(run.process)
         elif isinstance(action, Close):
             about = {"store": action.store, "broker": action.broker}
@@ -223,7 +210,7 @@ class Brokers:
 
     async def _start(self, broker: int) -> None:
         process = BrokerProcess(broker, self._received, self._ended)
-        run = self._runs[broker] = BrokerRun(process, self._now_ms())
+        run = self._runs.latest[broker] = BrokerRun(process, self._now_ms())
         try:
             await process.start(
                 {
@@ -241,13 +228,12 @@ class Brokers:
 
     def _hide(self, keys: list[str]) -> None:
         """Keys that are new; a process that starts later is told of all."""
-        for run in self._runs:
-            if run is not None and not run.has_ended:
-                run.process.send((HIDE, ANY, keys))
+        for run in self._runs.living():
+            run.process.send((HIDE, ANY, keys))
 
     def _received(self, process: BrokerProcess, operations: list[Operation]) -> None:
-        run = self._runs[process.index]
-        if run is None or run.process is not process:
+        run = self._runs.of(process)
+        if run is None:
             return
         now_ms = self._now_ms()
         if run.has_spoken:
@@ -266,16 +252,15 @@ class Brokers:
     def _beat(self, run: BrokerRun, beat: Beat, now_ms: int) -> None:
         run.beat(beat, now_ms)
         for store in beat.stores:
-            self._store_beats[store.store] = store
+            self.health.beats[store.store] = store
         slow = [store.store for store in beat.stores if self.links[store.store].health != UP]
         self._supervisor.beat(run.broker, beat.lag_ms, now_ms, frozenset(slow))
 
     def _ended(self, process: BrokerProcess, code: int) -> None:
-        run = self._runs[process.index]
-        if run is None or run.process is not process:
+        run = self._runs.of(process)
+        if run is None:
             return
-        for store, counts in run.disk_counts.items():
-            self._past_counts[store] = _sum(self._past_counts[store], counts)
+        self.effects.ended(run)
         run.has_ended = True
         self._let_go(run, f"broker {run.broker} has ended")
         if not self._is_closing:
@@ -284,21 +269,17 @@ class Brokers:
 
     def _let_go(self, run: BrokerRun, reason: str) -> None:
         """Nothing more is expected of this process: whoever waits for it is told."""
-        for store, holder in enumerate(self._holders):
+        for store, holder in enumerate(self._runs.holders):
             if holder is run:
                 run.stores.append(store)
-                self._holders[store] = None
-                self._store_beats.pop(store, None)
+                self._runs.holders[store] = None
+                self.health.beats.pop(store, None)
                 self.links[store].lost(reason)
 
     # -- stores ------------------------------------------------------------------------------------
 
-    def _holder_of(self, store: int) -> int:
-        run = self._holders[store]
-        return -1 if run is None else run.broker
-
     def _store_opened(self, store: int, listed: list[Listed]) -> None:
-        broker = self._holder_of(store)
+        broker = self._runs.holder_of(store)
         about = {"store": store, "broker": broker}
         text = "store %d is open at broker %d: %d entities"
         log.info(text, store, broker, len(listed), extra=about)
@@ -307,19 +288,19 @@ class Brokers:
         self._perform()
 
     def _store_closed(self, store: int) -> None:
-        broker = self._holder_of(store)
-        self._holders[store] = None
+        broker = self._runs.holder_of(store)
+        self._runs.holders[store] = None
         self._supervisor.store_closed(broker, store, self._now_ms())
         self._perform()
-        if self._holders[store] is None:
+        if self._runs.holders[store] is None:
             # Nobody can have it now, so nobody shall wait for it.
             self.links[store].lost("its broker has closed it")
 
     def _store_failed(self, store: int, text: str, lines: list[str]) -> None:
-        run = self._holders[store]
-        broker = self._holder_of(store)
-        self._holders[store] = None
-        self._store_beats.pop(store, None)
+        run = self._runs.holders[store]
+        broker = self._runs.holder_of(store)
+        self._runs.holders[store] = None
+        self.health.beats.pop(store, None)
         if run is not None:
             run.logged(lines)
         about = {"store": store, "broker": broker}
@@ -332,7 +313,7 @@ class Brokers:
     def _diagnose(self, broker: int, reason: str) -> None:
         """Have a bundle written; if the process still runs, it is killed after that."""
         log.error("broker %d: %s", broker, reason, extra={"broker": broker})
-        run = self._runs[broker]
+        run = self._runs.latest[broker]
         assert run is not None, "who was never started cannot be in trouble"
         self._let_go(run, f"broker {broker} is in trouble")
         self._run(self._write_bundle(run, reason))
@@ -346,74 +327,9 @@ class Brokers:
             log.error("broker %d: diagnostics are in %s", run.broker, bundle)
         except OSError as error:
             log.error("broker %d: diagnostics cannot be written: %s", run.broker, error)
-        if self._runs[run.broker] is run:
+        if self._runs.latest[run.broker] is run:
             self._supervisor.diagnosed(run.broker, self._now_ms())
             self._perform()
-
-    # -- faults on purpose (fault_effects.py) ------------------------------------------------------
-
-    def hang_broker(self, broker: int) -> None:
-        """Let it stand still, as if the machine had forgotten it."""
-        self._signal(broker, signal.SIGSTOP)
-
-    def resume_broker(self, broker: int) -> None:
-        """One that was started since then does not mind."""
-        self._signal(broker, signal.SIGCONT)
-
-    def kill_broker(self, broker: int) -> None:
-        """End it without a word."""
-        self._signal(broker, signal.SIGKILL)
-
-    def _signal(self, broker: int, number: int) -> None:
-        run = self._runs[broker]
-        if run is not None:
-            run.process.signal(number)
-
-    def set_disk_plan(self, store: int, plan: DiskPlan) -> None:
-        """From now on the store's disk does this, whoever runs it."""
-        self._plans[store] = plan
-        run = self._holders[store]
-        if run is not None:
-            run.process.send((FAULT, store, tuple(plan)))
-
-    def disk_counts(self, store: int) -> DiskCounts:
-        """Its operations that were slowed, that failed, and that found no room, so far."""
-        counts = self._past_counts[store]
-        for run in self._runs:
-            if run is not None and not run.has_ended:
-                counts = _sum(counts, run.disk_counts.get(store, NO_COUNTS))
-        return counts
-
-    # -- how everybody is (gateway/health/health.py) -----------------------------------------------
-
-    def brokers(self) -> list[BrokerReport]:
-        reports = []
-        for broker, (view, run) in enumerate(
-            zip(self._supervisor.brokers, self._runs, strict=True)
-        ):
-            report = BrokerReport(broker, view.state)
-            report.restarts, report.trouble = view.restarts, view.trouble
-            if run is not None and not run.has_ended:
-                report.pid, report.lag_ms = run.process.pid, view.lag_ms
-                report.cpu_share, report.memory_bytes = run.cpu_share, run.memory_bytes
-            reports.append(report)
-        return reports
-
-    def stores(self) -> list[StoreReport]:
-        reports = []
-        for store, (view, link) in enumerate(zip(self._supervisor.stores, self.links, strict=True)):
-            report = StoreReport(store, self._holder_of(store), link.health)
-            report.pending_bytes, report.open_count = link.pending_bytes, link.open_count
-            report.trouble = view.trouble
-            report.is_journalled = self.is_journalled(store)
-            beat = self._store_beats.get(store)
-            if beat is not None:
-                report.commit_age_ms = beat.commit_age_ms
-                report.disk_free_bytes = beat.free_bytes
-                if beat.trouble:
-                    report.troubled(beat.trouble)
-            reports.append(report)
-        return reports
 
 
 def _timings(config: ServerConfig) -> Timings:
@@ -421,10 +337,6 @@ def _timings(config: ServerConfig) -> Timings:
     # Whoever is given more time, or less, is given it in everything.
     lag_ms = silent_ms * BROKER_LAG_MS_MAX // BROKER_SILENT_MS_MAX
     return Timings(silent_ms=silent_ms, lag_ms=lag_ms, well_ms=int(config.broker_well_s * 1_000))
-
-
-def _sum(some: DiskCounts, more: DiskCounts) -> DiskCounts:
-    return (some[0] + more[0], some[1] + more[1], some[2] + more[2])
 
 
 def _how_it_ended(code: int) -> str:
@@ -435,11 +347,6 @@ def _how_it_ended(code: int) -> str:
         return signal.Signals(-code).name
     except ValueError:
         return f"signal {-code}"
-
-
-def _is_not(store: int) -> bool:
-    """Where nobody keeps a journal."""
-    return False
 
 
 def _ignore_listing(store: int, listed: list[Listed]) -> None:

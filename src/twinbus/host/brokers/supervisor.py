@@ -120,18 +120,6 @@ class Timings:
 class BrokerView:
     """One broker as the supervisor sees it.  Others read it and do not write."""
 
-    __slots__ = (
-        "beat_ms",
-        "due_ms",
-        "excused_ms",
-        "failures",
-        "lag_ms",
-        "restarts",
-        "since_ms",
-        "state",
-        "trouble",
-    )
-
     def __init__(self, now_ms: int) -> None:
         self.state = STOPPED
         self.since_ms = now_ms  # in this state
@@ -146,8 +134,6 @@ class BrokerView:
 
 class StoreView:
     """One store as the supervisor sees it.  Others read it and do not write."""
-
-    __slots__ = ("broker", "due_ms", "failures", "home", "is_slow", "since_ms", "state", "trouble")
 
     def __init__(self, home: int, now_ms: int) -> None:
         self.state = CLOSED

@@ -1,6 +1,6 @@
 """A broker process: `python -m twinbus.host.brokers.worker SOCKET STACKS`, started by process.py.
 
-    socket ─▶ operations ─▶ StoreHost ─▶ a BrokerShell for each store ─▶ operations ─▶ socket
+    socket ─▶ operations ─▶ Stores ─▶ a BrokerShell for each store ─▶ operations ─▶ socket
 
 Both arguments are descriptors: one end of a socketpair, and where stacks are written on SIGUSR1.
 The process ends when the gateway says so or is gone, however that happened; signals that are meant
@@ -28,12 +28,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from twinbus.broker.broker import Broker
-from twinbus.broker.remote.stores import Opened, StoreHost
+from twinbus.broker.remote.stores import Opened, Stores
 from twinbus.broker.shell import BrokerShell
 from twinbus.clock import Clock, SystemClock
 from twinbus.entities.commands import Reply
 from twinbus.errors import StorageError
-from twinbus.host.brokers.garbage_collection import Collector
+from twinbus.host.garbage_collection import GarbageCollection
 from twinbus.limits import BROKER_BEAT_MS, SEGMENT_SIZE_BYTES
 from twinbus.links.remote.beats import Beat, StoreBeat, encode_beat
 from twinbus.links.remote.channel import Channel
@@ -148,7 +148,7 @@ class Worker(asyncio.Protocol):
         self._asked_free: set[int] = set()
         self._beats = 0
         self._beat_due_s = 0.0
-        self.host = StoreHost(self, self.say, self._full, clock)
+        self.host = Stores(self, self.say, self._full, clock)
         self.ended = self._loop.create_future()
 
     # -- the socket --------------------------------------------------------------------------------
@@ -375,8 +375,8 @@ async def _serve(descriptor: int, recent: RecentLog) -> None:
         worker.broken(str(context.get("message")), context.get("exception"))
 
     loop.set_exception_handler(failed)
-    collector = Collector(worker.message_count)
-    collector.start()
+    garbage_collection = GarbageCollection(worker.message_count)
+    garbage_collection.start()
     await loop.create_connection(lambda: worker, sock=socket.socket(fileno=descriptor))
     await worker.ended
     # Threads may be stuck in a disk that does not answer, and nothing that they do counts any more.

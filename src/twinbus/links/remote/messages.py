@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from twinbus.entities.message import NEVER_MS, Mark, Message, NewMessage, Overlay
+from twinbus.entities.message import NEVER_MS, Message, NewMessage, Overlay, ProducerKey
 from twinbus.entities.sessions import SessionLock
 from twinbus.links.remote.operations import Operation
 
@@ -33,7 +33,7 @@ def encode_new_messages(messages: list[NewMessage]) -> list[Any]:
             and message.session_id is None
             and message.partition_key is None
             and message.overlay is None
-            and message.mark is None
+            and message.producer_key is None
         ):
             entries.append(message.body)
             continue
@@ -46,14 +46,14 @@ def encode_new_messages(messages: list[NewMessage]) -> list[Any]:
                 message.session_id,
                 message.partition_key,
                 None if message.overlay is None else encode_overlay(message.overlay),
-                None if message.mark is None else _encode_mark(message.mark),
+                None if message.producer_key is None else _encode_key(message.producer_key),
             )
         )
     return entries
 
 
-def _encode_mark(mark: Mark) -> Operation:
-    return (mark.producer, mark.number, mark.is_ping)
+def _encode_key(key: ProducerKey) -> Operation:
+    return (key.producer, key.number, key.is_ping)
 
 
 def decode_new_messages(entries: list[Any]) -> list[NewMessage]:
@@ -67,7 +67,7 @@ def decode_new_messages(entries: list[Any]) -> list[NewMessage]:
             message.overlay = decode_overlay(entry[6])
         if entry[7] is not None:
             producer, number, is_ping = entry[7]
-            message.mark = Mark(producer, number, is_ping)
+            message.producer_key = ProducerKey(producer, number, is_ping)
         messages.append(message)
     return messages
 

@@ -46,7 +46,6 @@ from twinbus.errors import (
     ServiceError,
 )
 from twinbus.gateway.counting.counters import Enlisted
-from twinbus.gateway.counting.meter import EnlistedSend
 from twinbus.message.plain import decode_message
 from twinbus.server.amqp.settlement import (
     CONFIRMED,
@@ -235,7 +234,7 @@ def add_to_transaction(
         transaction.endings.append(Enlisted(entity.metrics, command))
         if isinstance(command, Send):
             meter = endpoint.namespace.meter_of(entity)
-            transaction.endings.append(EnlistedSend(meter, command))
+            transaction.endings.append(Enlisted(meter, command))
     return transaction
 
 

@@ -8,7 +8,7 @@ from twinbus.amqp.link import IngressLink
 from twinbus.amqp.types import Symbol
 from twinbus.amqp.wire import Event
 from twinbus.entities.commands import Reply, Send
-from twinbus.entities.message import NEVER_MS, Mark, NewMessage
+from twinbus.entities.message import NEVER_MS, NewMessage, ProducerKey
 from twinbus.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,
@@ -52,7 +52,7 @@ PARTITION_KEY: Final = "x-opt-partition-key"
 TRANSFER_DESTINATION: Final = Symbol("com.microsoft:transfer-destination-address")
 _LIST8: Final = 0xC0
 _PING_BYTES: Final = PING_TYPE.encode()
-_PING: Final = Mark("", 0, True)
+_PING: Final = ProducerKey("", 0, True)
 
 
 def new_message(
@@ -89,10 +89,10 @@ def new_message(
     if scanned.delivery_annotations:
         key = scanned.delivery_annotation(PRODUCER_KEY)
         if key is not None:
-            message.mark = read_producer_key(key)
+            message.producer_key = read_producer_key(key)
     if len(data) <= PING_SIZE_BYTES_MAX:
         if _PING_BYTES in data and scanned.content_type() == PING_TYPE:
-            message.mark = _PING
+            message.producer_key = _PING
     elif len(data) > PROPERTY_SIZE_BYTES_MAX:
         check_properties_size(scanned)
     return message

@@ -21,7 +21,7 @@ from twinbus.server.http.connection import Request
 _FORWARDED: Final = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
 
 
-class Observers:
+class Viewers:
     """Checks every request that wants to look behind the front page."""
 
     def __init__(self, access: HttpAccess, is_open: bool) -> None:

@@ -13,12 +13,12 @@ from twinbus.entities.commands import (
     Settle,
 )
 from twinbus.entities.facts import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
-from twinbus.entities.message import Mark, Message, NewMessage
+from twinbus.entities.message import Message, NewMessage, ProducerKey
 from twinbus.entities.selections import Selected, Selection, SettleRanges
 from twinbus.errors import QuotaExceeded
+from twinbus.gateway.counting.counters import Enlisted
 from twinbus.gateway.counting.meter import (
     METERS_MAX,
-    EnlistedSend,
     EntityMeter,
     Meter,
     ReceiveWatch,
@@ -71,7 +71,7 @@ def test_pings_are_no_sends() -> None:
     """C-1, P-18"""
     meter, entity = orders()
     ping, numbered = messages(10, 10)
-    ping.mark, numbered.mark = Mark("", 0, is_ping=True), Mark("p", 1)
+    ping.producer_key, numbered.producer_key = ProducerKey("", 0, is_ping=True), ProducerKey("p", 1)
     entity.replied(Reply(Send(1, [ping, numbered]), [0, 7], None))
     assert taken(meter) == {("orders", "ping"): (1, 1), ("orders", "send"): (1, 1)}
 
@@ -114,7 +114,7 @@ def test_requests_count_as_what_they_do() -> None:
 
 def test_a_transaction_counts_when_it_is_committed() -> None:
     meter, entity = orders()
-    enlisted = EnlistedSend(entity, Send(1, messages(70_000)))
+    enlisted = Enlisted(entity, Send(1, messages(70_000)))
     enlisted.rolled_back()
     assert taken(meter) == {}
     enlisted.committed()

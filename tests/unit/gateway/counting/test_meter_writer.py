@@ -131,7 +131,7 @@ class Client:
         gateway = self.harness.gateway
         self.metering = Metering(gateway.meter, self.target, self.target.read, clock)
         namespaces = [
-            Namespace(name, gateway, self.harness.maker, Authorizer(rules), clock, 0, prefix)
+            Namespace(name, gateway, self.harness.changes, Authorizer(rules), clock, 0, prefix)
             for name, prefix, rules in (
                 ("main", "", [AuthorizationRule("Root", [MANAGE], "key", "spare")]),
                 ("other", "other:", [AuthorizationRule("Other", [LISTEN], "other key", "spare")]),

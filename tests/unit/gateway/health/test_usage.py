@@ -6,29 +6,19 @@ import pytest
 
 from twinbus.gateway.health.health import BrokerReport, StoreReport
 from twinbus.gateway.health.usage import (
-    LocalHealth,
     Sampler,
-    disk_free,
     fitted,
     memory_in_use,
     memory_there_is,
 )
 from twinbus.gateway.throttling.throttle import FULL, SEND, Throttle, Usage
 from twinbus.limits import PROFILE_DEFAULT, THRESHOLDS_DEFAULT, Thresholds
-from twinbus.links.store_link import SLOW, UP
+from twinbus.links.store_link import UP
 from twinbus.testing.clock import SimClock
 
 pytestmark = pytest.mark.asyncio
 
 MEGABYTE = 1_048_576
-
-
-class Link:
-    """A store in this process, as far as anybody looks."""
-
-    health = UP
-    pending_bytes = 5
-    open_count = 7
 
 
 class Source:
@@ -92,22 +82,7 @@ async def test_open_operations_are_those_of_all_stores() -> None:
     assert throttle.pressures() == ["this process: operations is short"]
 
 
-async def test_a_store_in_this_process(tmp_path: Path) -> None:
-    usage = Usage(0.5, 3, MEGABYTE)
-    trouble = [""]
-    health = LocalHealth(Link(), tmp_path, lambda: trouble[0], usage)  # type: ignore[arg-type]
-    (broker,) = health.brokers()
-    assert (broker.state, broker.cpu_share, broker.lag_ms) == ("up", 0.5, 3)
-    (store,) = health.stores()
-    assert (store.health, store.pending_bytes, store.open_count) == (UP, 5, 7)
-    assert store.disk_free_bytes > 0
-    trouble[0] = "replies wait"
-    (store,) = health.stores()
-    assert (store.health, store.trouble) == (SLOW, "replies wait")
-
-
 async def test_what_nobody_can_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert disk_free(tmp_path / "missing") == -1
     monkeypatch.setattr("twinbus.gateway.health.usage._PROCESS", tmp_path / "missing")
     assert memory_in_use() == 0
 

@@ -1,17 +1,17 @@
-"""The gate for changes: many at a time, or somebody alone."""
+"""The lock for changes: many at a time, or somebody alone."""
 
 import asyncio
 
 import pytest
 
-from twinbus.gateway.namespaces.change_lock import Gate
+from twinbus.gateway.namespaces.change_lock import ChangeLock
 
 
 class Scene:
-    """People at a gate, and who is inside."""
+    """Some who want the lock, and who has it."""
 
     def __init__(self) -> None:
-        self.gate = Gate()
+        self.lock = ChangeLock()
         self.inside: list[str] = []
         self._leave: dict[str, asyncio.Event] = {}
 
@@ -20,7 +20,7 @@ class Scene:
         return asyncio.ensure_future(self._pass(name, alone))
 
     async def _pass(self, name: str, alone: bool) -> None:
-        async with self.gate.alone() if alone else self.gate.with_others():
+        async with self.lock.alone() if alone else self.lock.with_others():
             self.inside.append(name)
             try:
                 await self._leave[name].wait()

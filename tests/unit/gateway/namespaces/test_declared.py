@@ -36,7 +36,7 @@ class Bus:
         self.namespace = Namespace(
             "shop",
             self.harness.gateway,
-            self.harness.maker,
+            self.harness.changes,
             authorizer,
             self.harness.clock,
             0,
@@ -163,7 +163,7 @@ async def test_a_name_of_dots_is_for_what_is_there_already() -> None:
         await bus.declare(wanted)
     # The last version would have made it.
     task = asyncio.ensure_future(
-        bus.harness.maker.create("queue", "shop:a/../b", QueueDescription())
+        bus.harness.changes.create("queue", "shop:a/../b", QueueDescription())
     )
     while not task.done():
         bus.harness.run()

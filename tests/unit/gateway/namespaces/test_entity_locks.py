@@ -1,11 +1,11 @@
-"""Turns: one at a time for an entity, many for what is in it, in order, and never for ever."""
+"""Locks: one at a time for an entity, many for what is in it, in order, and never for ever."""
 
 import asyncio
 
 import pytest
 
 from twinbus.errors import OperationTimeout
-from twinbus.gateway.namespaces.entity_locks import Place, Turns, place_of, place_of_entity
+from twinbus.gateway.namespaces.entity_locks import EntityLocks, Place, place_of, place_of_entity
 
 pytestmark = pytest.mark.asyncio
 
@@ -18,7 +18,7 @@ class Scene:
     """People who change something until they are told to leave."""
 
     def __init__(self, patience_s: float = 60.0) -> None:
-        self.turns = Turns(patience_s)
+        self.locks = EntityLocks(patience_s)
         self.inside: list[str] = []
         self._leave: dict[str, asyncio.Event] = {}
 
@@ -29,7 +29,7 @@ class Scene:
         return task
 
     async def _change(self, who: str, place: Place) -> None:
-        async with self.turns.change(place):
+        async with self.locks.change(place):
             self.inside.append(who)
             try:
                 await self._leave[who].wait()
@@ -47,7 +47,7 @@ class Scene:
 
     def assert_empty(self) -> None:
         assert self.inside == []
-        assert not self.turns._turns, "what nobody changes is not remembered"
+        assert not self.locks._locks, "what nobody changes is not remembered"
 
 
 async def test_places() -> None:
@@ -104,15 +104,15 @@ async def test_a_topic_and_what_is_in_it() -> None:
 
 async def test_settled() -> None:
     scene = Scene()
-    await scene.turns.settled(ALL)
+    await scene.locks.settled(ALL)
     await scene.come("topic", NEWS)
-    waiting = asyncio.ensure_future(scene.turns.settled(ALL))
+    waiting = asyncio.ensure_future(scene.locks.settled(ALL))
     await scene.settle()
     assert not waiting.done()
-    assert scene.turns.are_taken(NEWS)
+    assert scene.locks.are_taken(NEWS)
     await scene.leave("topic")
     assert waiting.done()
-    assert not scene.turns.are_taken(NEWS)
+    assert not scene.locks.are_taken(NEWS)
     scene.assert_empty()
 
 
@@ -123,7 +123,7 @@ async def test_nobody_waits_for_ever() -> None:
     with pytest.raises(OperationTimeout, match=r"'all', .* within 0\.01 s\. Nothing was changed"):
         await waiting
     with pytest.raises(OperationTimeout, match="'news'"):
-        await scene.turns.settled(NEWS)
+        await scene.locks.settled(NEWS)
     await scene.leave("topic")
     scene.assert_empty()
 
@@ -152,7 +152,7 @@ async def test_who_is_let_in_and_gone_in_the_same_moment() -> None:
     two = await scene.come("two", NEWS)
     await scene.come("three", NEWS)
     scene._leave["one"].set()
-    await asyncio.sleep(0)  # the turn is two's now, who has not been told yet
+    await asyncio.sleep(0)  # the lock is two's now, who has not been told yet
     two.cancel()
     await scene.settle()
     assert two.cancelled()

@@ -43,7 +43,7 @@ class Bench:
         self.namespace = Namespace(
             "main",
             self.harness.gateway,
-            self.harness.maker,
+            self.harness.changes,
             Authorizer([]),
             clock,
             clock.now().utc_ms,
@@ -97,9 +97,9 @@ def test_kinds_do_not_mix(bench: Bench) -> None:
     with pytest.raises(EntityAlreadyExists):
         bench.do(bench.namespace.create_topic("Orders", TOPIC))
     for look in (
-        lambda: bench.do(bench.namespace.get_queue("news")),
-        lambda: bench.do(bench.namespace.get_topic("orders")),
-        lambda: bench.do(bench.namespace.get_queue("news/Subscriptions/all")),
+        lambda: bench.namespace.find_queue("news"),
+        lambda: bench.namespace.find_topic("orders"),
+        lambda: bench.namespace.find_queue("news/Subscriptions/all"),
         lambda: bench.do(bench.namespace.get_subscription("orders", "all")),
         lambda: bench.namespace.find_entity("news/Subscriptions/all/Rules/$Default"),
         lambda: bench.namespace.find_entity(""),
@@ -116,13 +116,13 @@ def test_views(bench: Bench) -> None:
     bench.do(namespace.create_rule("news", "red", by_subject("x", "correlation")))
     later = bench.harness.clock.now().utc_ms + 60_000
     send(bench.harness, namespace.find_topic("news"), new(b"1"), new(b"2", scheduled_ms=later))
-    view = bench.do(namespace.get_topic("news"))
+    (view,) = bench.do(namespace.list_topics(0, 10))
     assert (view.name, view.subscription_count) == ("News", 2)
     assert (view.sql_filter_count, view.correlation_filter_count) == (1, 1)
     assert view.counts.scheduled == 1
     size = len(new(b"1").body)
     assert view.counts.size_bytes == 3 * size
-    assert bench.do(namespace.get_topic("news")).counts.size_bytes == 3 * size
+    assert bench.do(namespace.get_entity("news")).counts.size_bytes == 3 * size
     subscription = bench.do(namespace.get_subscription("NEWS", "all"))
     assert (subscription.topic, subscription.name) == ("News", "All")
     assert subscription.path == "News/Subscriptions/All"
@@ -206,7 +206,7 @@ def test_updates_are_kept_and_what_is_fixed_is_refused(bench: Bench) -> None:
         namespace.update_subscription("news", "all", replace(SUBSCRIPTION, max_delivery_count=3))
     )
     again = Bench(restarted(bench.harness)).namespace
-    assert bench.do(again.get_topic("news")).description.user_metadata == "note"
+    assert bench.do(again.get_entity("news")).description.user_metadata == "note"
     assert bench.do(again.get_subscription("news", "all")).description.max_delivery_count == 3
     with pytest.raises(ArgumentInvalid):
         bench.do(
@@ -222,7 +222,7 @@ def test_deleting(bench: Bench) -> None:
     bench.do(namespace.delete_subscription("news", "ALL"))
     with pytest.raises(EntityNotFound):
         bench.do(namespace.get_subscription("news", "all"))
-    bench.do(namespace.delete_topic("News"))
+    bench.do(namespace.delete_entity("News"))
     assert not bench.harness.store.names
     bench.do(namespace.create_queue("news", QUEUE))
     bench.do(namespace.delete_entity("news"))
@@ -246,16 +246,16 @@ def test_forwarding_that_cannot_be(
     with pytest.raises(error):
         bench.do(bench.namespace.create_queue("me", description))
     with pytest.raises(EntityNotFound):
-        bench.do(bench.namespace.get_queue("me"))
+        bench.do(bench.namespace.get_entity("me"))
 
 
 def test_a_forwarding_target_may_go(bench: Bench) -> None:  # M-8
     namespace = bench.namespace
     bench.do(namespace.create_queue("target", QUEUE))
     bench.do(namespace.create_queue("source", QueueDescription(forward_to="Target")))
-    bench.do(namespace.delete_queue("target"))
+    bench.do(namespace.delete_entity("target"))
     send(bench.harness, namespace.find_queue("source"), new(b"1"))
-    assert bench.do(namespace.get_queue("source")).counts.transfer_dead_letter == 1
+    assert bench.do(namespace.get_entity("source")).counts.transfer_dead_letter == 1
 
 
 def test_names(bench: Bench) -> None:
@@ -272,8 +272,8 @@ def test_names(bench: Bench) -> None:
 def test_a_name_of_dots_is_refused_to_the_new_and_kept_by_the_old(bench: Bench) -> None:
     """The last version took `a/../b`: what it has made goes on working, also after a restart."""
     harness = bench.harness
-    bench.do(harness.maker.create("queue", "a/../b", QUEUE))
-    bench.do(harness.maker.create("topic", "a/./t", TOPIC))
+    bench.do(harness.changes.create("queue", "a/../b", QUEUE))
+    bench.do(harness.changes.create("topic", "a/./t", TOPIC))
     bench = Bench(restarted(harness))
     namespace = bench.namespace
     assert [view.name for view in bench.do(namespace.list_queues(0, 9))] == ["a/../b"]
@@ -283,10 +283,10 @@ def test_a_name_of_dots_is_refused_to_the_new_and_kept_by_the_old(bench: Bench) 
     bench = Bench(restarted(bench.harness))
     namespace = bench.namespace
     send(bench.harness, namespace.find_queue("source"), new(b"1"))
-    view = bench.do(namespace.get_queue("a/../b"))
+    view = bench.do(namespace.get_entity("a/../b"))
     assert (view.counts.active, view.description.max_delivery_count) == (1, 3)
-    bench.do(namespace.delete_topic("a/./t"))
-    bench.do(namespace.delete_queue("a/../b"))
+    bench.do(namespace.delete_entity("a/./t"))
+    bench.do(namespace.delete_entity("a/../b"))
     with pytest.raises(ArgumentInvalid, match=r"path segment '\.\.'"):
         bench.do(namespace.create_queue("a/../b", QUEUE))
     with pytest.raises(ArgumentInvalid, match=r"path segment '\.'"):
@@ -321,5 +321,5 @@ def test_namespaces_in_one_store_do_not_see_each_other(bench: Bench) -> None:
     for path in ("other:orders", "OTHER:news/Subscriptions/all"):
         with pytest.raises(EntityNotFound):
             bench.namespace.find_entity(path)
-    other.do(other.namespace.delete_topic("news"))
-    assert bench.do(bench.namespace.get_topic("news")).subscription_count == 1
+    other.do(other.namespace.delete_entity("news"))
+    assert bench.do(bench.namespace.list_topics(0, 10))[0].subscription_count == 1

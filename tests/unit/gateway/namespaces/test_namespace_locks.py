@@ -28,8 +28,8 @@ from twinbus.errors import (
 )
 from twinbus.gateway.access.shared_access import Authorizer
 from twinbus.gateway.gateway import Gateway
-from twinbus.gateway.namespaces.entity_changes import Maker, NoCatalog
-from twinbus.gateway.namespaces.entity_locks import Turns
+from twinbus.gateway.namespaces.entity_changes import EntityChanges, NoCatalog
+from twinbus.gateway.namespaces.entity_locks import EntityLocks
 from twinbus.gateway.namespaces.namespace import Namespace
 
 pytestmark = pytest.mark.asyncio
@@ -70,13 +70,13 @@ class Bus:
         self.harness = BrokerHarness()
         self.link = HeldLink(self.harness.broker)
         gateway = Gateway([self.link], self.harness.clock)
-        self.harness.broker.entities.on_gone = lambda number: self.maker.forget(0, number)
-        self.maker = Maker(gateway, NoCatalog())
+        self.harness.broker.entities.on_gone = lambda number: self.changes.forget(0, number)
+        self.changes = EntityChanges(gateway, NoCatalog())
         self.namespace = self.named("main", "")
 
     def named(self, name: str, prefix: str) -> Namespace:
-        gateway = self.maker._gateway
-        return Namespace(name, gateway, self.maker, Authorizer([]), gateway.clock, 0, prefix)
+        gateway = self.changes._gateway
+        return Namespace(name, gateway, self.changes, Authorizer([]), gateway.clock, 0, prefix)
 
     async def start(self, request: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         """As far as it comes without the store."""
@@ -111,7 +111,7 @@ class Bus:
     @property
     def names(self) -> list[str]:
         """What the gateway knows, which must be what the store has."""
-        known = sorted(self.maker._directory.names)
+        known = sorted(self.changes._directory.names)
         assert known == sorted(self.harness.store.names)
         return known
 
@@ -127,7 +127,7 @@ async def test_what_exists_already_is_there(bus: Bus) -> None:
     second = await bus.start(namespace.create_topic("NEWS", TOPIC))
     assert not second.done(), "nobody knows yet whether it will exist"
     with pytest.raises(EntityNotFound):
-        await namespace.get_topic("news")  # nor was anybody told that it does
+        await namespace.get_entity("news")  # nor was anybody told that it does
     assert await namespace.list_topics(0, 9) == []
     bus.link.go_on()
     commit = bus.harness.turn()
@@ -162,7 +162,7 @@ async def test_what_comes_while_it_is_made(bus: Bus) -> None:
         await bus.start(namespace.create_subscription("News", "all", SUBSCRIPTION)),
         await bus.start(namespace.create_rule("news", "all", by_subject("red", "red"))),
         await bus.start(namespace.update_topic("news", CHANGED)),
-        await bus.start(namespace.delete_topic("news")),
+        await bus.start(namespace.delete_entity("news")),
     ]
     assert len(bus.link.held) == 1
     await bus.finish(first, *others)
@@ -173,11 +173,11 @@ async def test_what_comes_while_it_is_made(bus: Bus) -> None:
 async def test_what_comes_while_it_is_deleted(bus: Bus) -> None:
     namespace = bus.namespace
     await bus.make_topic("all")
-    first = await bus.start(namespace.delete_topic("news"))
+    first = await bus.start(namespace.delete_entity("news"))
     missing = [
         await bus.start(request)
         for request in (
-            namespace.delete_topic("news"),
+            namespace.delete_entity("news"),
             namespace.delete_entity("news"),
             namespace.update_topic("news", CHANGED),
             namespace.create_subscription("news", "late", SUBSCRIPTION),
@@ -198,7 +198,7 @@ async def test_a_topic_is_not_deleted_over_a_subscription_that_is_being_made(bus
     """Both were answered 20x, and the subscription was left without a topic."""
     await bus.make_topic()
     made = await bus.start(bus.namespace.create_subscription("news", "all", SUBSCRIPTION))
-    deleted = await bus.start(bus.namespace.delete_topic("news"))
+    deleted = await bus.start(bus.namespace.delete_entity("news"))
     assert len(bus.link.held) == 1
     await bus.finish(made, deleted)
     assert made.exception() is None
@@ -243,7 +243,7 @@ async def test_a_second_rule_of_a_name_waits(bus: Bus) -> None:
     "request_of",
     [
         lambda it: it.create_topic("news", TOPIC),
-        lambda it: it.delete_topic("news"),
+        lambda it: it.delete_entity("news"),
         lambda it: it.update_topic("news", CHANGED),
         lambda it: it.create_subscription("news", "all", SUBSCRIPTION),
         lambda it: it.delete_rule("news", "all", "$Default"),
@@ -253,7 +253,7 @@ async def test_a_second_rule_of_a_name_waits(bus: Bus) -> None:
 async def test_nobody_waits_for_ever(
     bus: Bus, request_of: Callable[[Namespace], Coroutine[Any, Any, Any]]
 ) -> None:
-    bus.maker.turns = Turns(patience_s=0.01)
+    bus.changes.entity_locks = EntityLocks(patience_s=0.01)
     first = await bus.start(bus.namespace.create_topic("news", TOPIC))
     with pytest.raises(OperationTimeout, match="try again") as caught:
         await request_of(bus.namespace)

@@ -28,7 +28,7 @@ def namespace(harness: BrokerHarness, name: str, prefix: str) -> Namespace:
         AuthorizationRule("shared", [LISTEN], "same key", "same key"),
     ]
     return Namespace(
-        name, harness.gateway, harness.maker, Authorizer(rules), harness.clock, 0, prefix
+        name, harness.gateway, harness.changes, Authorizer(rules), harness.clock, 0, prefix
     )
 
 

@@ -10,7 +10,7 @@ from tests.unit.gateway.transfer.test_journal import SICK, Scene
 from twinbus.entities.commands import Send
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import MAIN
-from twinbus.entities.message import Mark, NewMessage
+from twinbus.entities.message import NewMessage, ProducerKey
 from twinbus.entities.partitions import (
     NO_PARTITION,
     PARTITION_COUNT,
@@ -27,13 +27,13 @@ from twinbus.links.store_link import DOWN, SLOW
 
 def numbered(number: int, key: str | None = None, producer: str = "producer") -> NewMessage:
     message = new(b"%d" % number, key)
-    message.mark = Mark(producer, number)
+    message.producer_key = ProducerKey(producer, number)
     return message
 
 
 def ping() -> NewMessage:
     message = NewMessage(b"")
-    message.mark = Mark("", 0, True)
+    message.producer_key = ProducerKey("", 0, True)
     return message
 
 
@@ -213,11 +213,11 @@ def test_a_ping_needs_no_session_on_its_way_to_the_journal(scene: Scene) -> None
 @pytest.mark.parametrize("producer", ["p", "grün/~7", "x" * 120])
 def test_a_numbered_entry_survives_the_way_to_bytes_and_back(producer: str) -> None:
     message = new(b"body", "key")
-    message.mark = Mark(producer, 10**17)
+    message.producer_key = ProducerKey(producer, 10**17)
     data = encode_entry("orders", 7, 8, message)
     entry = decode_entry(data)
-    assert entry.mark is not None
-    assert (entry.mark.producer, entry.mark.number) == (producer, 10**17)
+    assert entry.producer_key is not None
+    assert (entry.producer_key.producer, entry.producer_key.number) == (producer, 10**17)
     assert entry.keys == (b"body".hex(), None, "key")
     assert (entry.name, entry.body) == ("orders", b"body")
     for size in range(len(data) - 4):
@@ -228,4 +228,4 @@ def test_a_numbered_entry_survives_the_way_to_bytes_and_back(producer: str) -> N
 def test_an_entry_without_a_number_is_as_it_always_was() -> None:
     data = encode_entry("orders", 7, 8, new(b"body"))
     assert data[0] == 1
-    assert decode_entry(data).mark is None
+    assert decode_entry(data).producer_key is None

@@ -1,7 +1,5 @@
 """Which partition takes a message, and what if it is not well."""
 
-import pytest
-
 from tests.unit.gateway.partitions.partitioned_harness import Bus, key_in, new
 from twinbus.entities.commands import Command, Reply, Send
 from twinbus.entities.descriptions import QueueDescription
@@ -15,7 +13,7 @@ from twinbus.errors import (
     ServiceError,
     Unavailable,
 )
-from twinbus.gateway.partitions.sends import SPLIT, choose_partition, deal
+from twinbus.gateway.partitions.sends import SPLIT, deal, key_partition
 from twinbus.links.store_link import DOWN, SLOW, UP
 
 DETECTING = QueueDescription(requires_duplicate_detection=True)
@@ -35,11 +33,10 @@ def test_session_id_is_the_key_before_partition_key_before_message_id() -> None:
     """E-3."""
     bus = Bus()
     queue = bus.create(description=DETECTING)
-    links = bus.links
-    assert choose_partition(links, queue, [new(b"x")]) == hash_key(b"x".hex())
-    assert choose_partition(links, queue, [new(b"x", "k")]) == hash_key("k")
-    assert choose_partition(links, queue, [new(b"x", session_id="s")]) == hash_key("s")
-    assert choose_partition(links, queue, [new(b"x", "s", "s")]) == hash_key("s")
+    assert key_partition(queue, [new(b"x")]) == hash_key(b"x".hex())
+    assert key_partition(queue, [new(b"x", "k")]) == hash_key("k")
+    assert key_partition(queue, [new(b"x", session_id="s")]) == hash_key("s")
+    assert key_partition(queue, [new(b"x", "s", "s")]) == hash_key("s")
 
 
 def test_different_partition_key_and_session_id_are_refused() -> None:
@@ -120,8 +117,6 @@ def test_key_whose_partition_is_down_is_refused_at_once() -> None:
     assert isinstance(asker.error, Unavailable)
     assert "Partition 5 of 'orders'" in str(asker.error)
     assert "send again later" in str(asker.error)
-    with pytest.raises(Unavailable):
-        choose_partition(bus.links, queue, [new(b"x", key_in(5))])
     assert partition_of(bus.send(queue, new(b"x", key_in(6)))[0]) == 6
 
 
@@ -241,7 +236,7 @@ def test_batch_of_message_ids_is_split_and_its_numbers_are_in_order() -> None:
     bus = Bus()
     queue = bus.create(description=DETECTING)
     messages = [new(b"%d" % i) for i in range(40)]
-    assert choose_partition(bus.links, queue, messages) == SPLIT
+    assert key_partition(queue, messages) == SPLIT
     numbers = bus.send(queue, *messages)
     partitions = [hash_key(message.message_id or "") for message in messages]
     assert [partition_of(number) for number in numbers] == partitions

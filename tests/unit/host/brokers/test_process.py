@@ -29,7 +29,7 @@ from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import NewMessage
 from twinbus.errors import Unavailable
-from twinbus.host.brokers.process import BrokerProcess, start
+from twinbus.host.brokers.process import BrokerProcess
 from twinbus.links.remote.beats import Beat, decode_beat
 from twinbus.links.remote.operations import (
     ANY,
@@ -67,7 +67,8 @@ class Gateway:
 
     async def start(self) -> BrokerProcess:
         index = len(self.processes)
-        process = await start(index, SETTINGS, self._told, self._ended)
+        process = BrokerProcess(index, self._told, self._ended)
+        await process.start(SETTINGS)
         self.processes.append(process)
         return process
 
@@ -281,13 +282,13 @@ def test_a_broken_invariant_is_told_and_survived(tmp_path: Path) -> None:
 
 GATEWAY_THAT_DIES = """
 import asyncio, os, sys
-from twinbus.host.brokers.process import start
+from twinbus.host.brokers.process import BrokerProcess
 
 async def main():
     def told(process, operations):
         print(process.pid, flush=True)
         os.kill(os.getpid(), 9)
-    await start(0, {"log_level": 20}, told, print)
+    await BrokerProcess(0, told, print).start({"log_level": 20})
     await asyncio.sleep(60)
 
 asyncio.run(main())

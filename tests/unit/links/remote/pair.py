@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.unit.broker.harness import SimSink
 from twinbus.broker.broker import Broker
-from twinbus.broker.remote.stores import Opened, StoreHost
+from twinbus.broker.remote.stores import Opened, Stores
 from twinbus.entities.commands import (
     PEEK_LOCK,
     Command,
@@ -99,7 +99,7 @@ class SimHost:
         self._asked: list[Operation] = []
         self._said: list[Operation] = []
         self.shells: dict[int, SimShell] = {}
-        self.host = StoreHost(self, self._said.append, lambda: self.is_full, world.clock)
+        self.host = Stores(self, self._said.append, lambda: self.is_full, world.clock)
 
     # The gateway's Sender.
 

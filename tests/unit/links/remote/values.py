@@ -32,7 +32,7 @@ from twinbus.entities.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from twinbus.entities.message import NEVER_MS, Mark, Message, NewMessage, Overlay
+from twinbus.entities.message import NEVER_MS, Message, NewMessage, Overlay, ProducerKey
 from twinbus.entities.rule_descriptions import RuleDescription
 from twinbus.entities.selections import (
     Browse,
@@ -107,7 +107,9 @@ def new_messages(draw: st.DrawFn) -> NewMessage:
         message.session_id = draw(texts_or_none)
         message.partition_key = draw(texts_or_none)
         message.overlay = draw(st.none() | overlays)
-        message.mark = draw(st.none() | st.builds(Mark, texts, numbers, st.booleans()))
+        message.producer_key = draw(
+            st.none() | st.builds(ProducerKey, texts, numbers, st.booleans())
+        )
     return message
 
 

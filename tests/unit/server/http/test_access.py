@@ -21,7 +21,7 @@ def namespace(name: str, prefix: str) -> Namespace:
         AuthorizationRule("sender", [SEND], f"{name} send", "second"),
     ]
     return Namespace(
-        name, HARNESS.gateway, HARNESS.maker, Authorizer(rules), HARNESS.clock, 0, prefix
+        name, HARNESS.gateway, HARNESS.changes, Authorizer(rules), HARNESS.clock, 0, prefix
     )
 
 

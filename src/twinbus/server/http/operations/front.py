@@ -30,7 +30,7 @@ def is_about_server(request: Request) -> bool:
     return request.path in ("/health", "/metrics")
 
 
-class Reports:
+class FrontRequests:
     """Answers what `is_about_server`."""
 
     def __init__(self, health: HealthRequests, metrics: MetricsRequests) -> None:

@@ -1,7 +1,7 @@
 """`GET /health`: is the server ready, and if asked for, what is wrong with which part of it.
 
 Anybody may ask whether it is ready: the answer names nothing but the version.  Details are for
-observers (observers.py), who ask with a token or `?detail`:
+viewers (viewers.py), who ask with a token or `?detail`:
 
     {"status": "degraded", "message": …, "version": …,
      "brokers": [{"broker": 0, "state": "up", …}],
@@ -40,7 +40,7 @@ from twinbus.gateway.namespaces.registry import Namespaces
 from twinbus.gateway.throttling.throttle import Throttle
 from twinbus.server.http.access import AUTHORIZATION
 from twinbus.server.http.connection import Request, Response
-from twinbus.server.http.viewers import Observers
+from twinbus.server.http.viewers import Viewers
 
 # The shape of Microsoft's emulator, so that what waits for that one can wait for this one.
 _MESSAGES: Final = {
@@ -62,14 +62,14 @@ class HealthRequests:
         namespaces: Namespaces,
         throttle: Throttle,
         faults: Callable[[], list[Fault]],
-        observers: Observers,
+        viewers: Viewers,
     ) -> None:
         self._source = source
         self._gateway = gateway
         self._namespaces = namespaces
         self._throttle = throttle
         self._faults = faults
-        self._observers = observers
+        self._viewers = viewers
 
     async def answer(self, request: Request) -> Response:
         brokers, stores = self._source.brokers(), self._source.stores()
@@ -80,7 +80,7 @@ class HealthRequests:
             "version": __version__,
         }
         if "detail" in request.query or AUTHORIZATION in request.headers:
-            seen = self._observers.scope(request)
+            seen = self._viewers.scope(request)
             document["brokers"] = [broker_document(each) for each in brokers]
             document["stores"] = [store_document(each) for each in stores]
             document["throttled"] = self._throttle.pressures()

@@ -12,7 +12,7 @@ from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.health.health import HealthSource
 from twinbus.gateway.health.usage import Sampler, memory_there_is
-from twinbus.gateway.namespaces.entity_changes import Maker
+from twinbus.gateway.namespaces.entity_changes import EntityChanges
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces
 from twinbus.gateway.throttling.throttle import Throttle
@@ -30,7 +30,7 @@ from twinbus.server.http.operations.metrics_text import (
     render_traces,
 )
 from twinbus.server.http.operations.prometheus import CONTENT_TYPE
-from twinbus.server.http.viewers import Observers
+from twinbus.server.http.viewers import Viewers
 from twinbus.telemetry.telemetry import Telemetry
 
 ENTITIES_MAX: Final = 10_000  # shown; a namespace of Service Bus has no more
@@ -44,26 +44,26 @@ class MetricsRequests:
         self,
         source: HealthSource,
         gateway: Gateway,
-        maker: Maker,
+        changes: EntityChanges,
         namespaces: Namespaces,
         throttle: Throttle,
         sampler: Sampler,
-        observers: Observers,
+        viewers: Viewers,
         telemetry: Telemetry,
     ) -> None:
         self._source = source
         self._gateway = gateway
-        self._maker = maker
+        self._changes = changes
         self._namespaces = namespaces
         self._throttle = throttle
         self._sampler = sampler
-        self._observers = observers
+        self._viewers = viewers
         self._telemetry = telemetry
         self._mutex = asyncio.Lock()
         self._memory_bytes = memory_there_is()
 
     async def answer(self, request: Request) -> Response:
-        scope = self._observers.scope(request)
+        scope = self._viewers.scope(request)
         namespaces = self._namespaces.all() if scope is None else [scope]
         async with self._mutex:
             pieces = await self._pieces(namespaces)
@@ -93,7 +93,7 @@ class MetricsRequests:
         return pieces
 
     async def _look(self, entities: list[tuple[Namespace, Entity]]) -> list[Seen]:
-        runtimes: list[Runtime] = await self._maker.runtimes([entity for _, entity in entities])
+        runtimes: list[Runtime] = await self._changes.runtimes([entity for _, entity in entities])
         return [
             Seen(
                 entity_labels(namespace.name, namespace.path_of(entity)),

@@ -15,7 +15,7 @@ from twinbus.config import Declared, Identity
 from twinbus.emulator_config import parse_emulator_config
 from twinbus.errors import ArgumentInvalid, ConfigError, EntityNotFound, ServiceError, Unauthorized
 from twinbus.gateway.access.shared_access import MANAGE
-from twinbus.gateway.namespaces.lifetime import NamespaceMaker
+from twinbus.gateway.namespaces.lifetime import NamespaceLifetimes
 from twinbus.server.http.access import Claim, HttpAccess
 from twinbus.server.http.connection import Request, Response
 
@@ -32,9 +32,9 @@ def is_about_namespaces(segments: list[str]) -> bool:
 class NamespaceRequests:
     """Answers everything about namespaces."""
 
-    def __init__(self, access: HttpAccess, maker: NamespaceMaker) -> None:
+    def __init__(self, access: HttpAccess, lifetimes: NamespaceLifetimes) -> None:
         self._access = access
-        self._maker = maker
+        self._lifetimes = lifetimes
 
     def claim(self, request: Request) -> Claim | None:
         return Claim(MANAGE, "")
@@ -42,7 +42,7 @@ class NamespaceRequests:
     async def answer(self, request: Request) -> Response:
         try:
             namespace = self._access.authorize(request, MANAGE, "")
-            if namespace is not self._maker.namespaces.default:
+            if namespace is not self._lifetimes.namespaces.default:
                 raise Unauthorized("Namespaces need a key of the first one.")
             return await self._answer(request)
         except ServiceError as error:
@@ -57,10 +57,10 @@ class NamespaceRequests:
         if len(segments) == 1 and request.method in ("GET", "HEAD"):
             return _json(200, {"namespaces": self._documents()})
         if len(segments) == 2 and request.method == "PUT":
-            identity = await self._maker.create(segments[1], read_declared(request.body))
+            identity = await self._lifetimes.create(segments[1], read_declared(request.body))
             return _json(201, _document(identity))
         if len(segments) == 2 and request.method == "DELETE":
-            await self._maker.delete(segments[1])
+            await self._lifetimes.delete(segments[1])
             return Response(204, b"")
         allowed = _ALLOWED[len(segments)]
         return _json(405, {"error": f"Allowed are {allowed}."}, (("Allow", allowed),))
@@ -73,7 +73,7 @@ class NamespaceRequests:
                 "queues": len(namespace.entities("queue")),
                 "topics": len(namespace.entities("topic")),
             }
-            for namespace in self._maker.namespaces.all()
+            for namespace in self._lifetimes.namespaces.all()
         ]
 
 

@@ -9,7 +9,7 @@ from twinbus.clock import Clock
 from twinbus.gateway.faults.acting import ActingFaults
 from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.health.health import HealthSource
-from twinbus.gateway.namespaces.entity_changes import Maker
+from twinbus.gateway.namespaces.entity_changes import EntityChanges
 from twinbus.gateway.namespaces.registry import Namespaces
 from twinbus.gateway.throttling.throttle import Throttle, Usage
 from twinbus.server.http.access import HttpAccess
@@ -21,7 +21,7 @@ from twinbus.server.http.page.rates import Rates
 from twinbus.server.http.page.routes import PageRequests
 from twinbus.server.http.page.scope import PageScope
 from twinbus.server.http.page.state import PageState
-from twinbus.server.http.viewers import Observers
+from twinbus.server.http.viewers import Viewers
 
 
 class Page:
@@ -31,24 +31,24 @@ class Page:
         self,
         source: HealthSource,
         gateway: Gateway,
-        maker: Maker,
+        changes: EntityChanges,
         namespaces: Namespaces,
         throttle: Throttle,
         usage: Usage,
         faults: ActingFaults,
         metered: Reader,
         access: HttpAccess,
-        observers: Observers,
+        viewers: Viewers,
         clock: Clock,
     ) -> None:
         self._rates = Rates(gateway.directory, clock)
         self._cost = CostBook(metered, clock)
-        scope = PageScope(observers, namespaces)
+        scope = PageScope(viewers, namespaces)
         reports = PairReports(clock)
         state = PageState(
             source,
             gateway,
-            maker,
+            changes,
             namespaces,
             throttle,
             usage,

@@ -9,7 +9,7 @@
     POST    /$page/delete         messages are deleted
 
 The page itself is for everybody: it shows nothing before it has asked.  Who may look is said by
-observers.py.  Messages need a token with Listen on their entity, and whatever changes something one
+viewers.py.  Messages need a token with Listen on their entity, and whatever changes something one
 with Manage, in the Authorization header, which no other site can make a browser send.
 """
 

@@ -1,7 +1,7 @@
 """Which namespace somebody looks at, and whether he sees the others, too.
 
 a token          its namespace, and no other
-no token         whoever may look without one (observers.py) chooses by ?namespace=; without
+no token         whoever may look without one (viewers.py) chooses by ?namespace=; without
                  that it is the host's, or the first
 """
 
@@ -9,19 +9,19 @@ from twinbus.errors import EntityNotFound, Unauthorized
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces
 from twinbus.server.http.connection import Request
-from twinbus.server.http.viewers import Observers
+from twinbus.server.http.viewers import Viewers
 
 
 class PageScope:
     """Asked before anything is shown."""
 
-    def __init__(self, observers: Observers, namespaces: Namespaces) -> None:
-        self._observers = observers
+    def __init__(self, viewers: Viewers, namespaces: Namespaces) -> None:
+        self._viewers = viewers
         self._namespaces = namespaces
 
     def look(self, request: Request) -> tuple[Namespace, bool]:
         """The namespace, and whether all of them may be seen; Unauthorized if not even that."""
-        seen = self._observers.scope(request)
+        seen = self._viewers.scope(request)
         wanted = request.query.get("namespace", "").lower()
         if seen is not None:
             if wanted and wanted != seen.name.lower():

@@ -25,7 +25,7 @@ from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.faults.acting import ActingFaults
 from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.health.health import HEALTH_NAMES, HealthSource, Obstacles, server_status
-from twinbus.gateway.namespaces.entity_changes import Maker
+from twinbus.gateway.namespaces.entity_changes import EntityChanges
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces
 from twinbus.gateway.throttling.throttle import Throttle, Usage
@@ -103,7 +103,7 @@ class PageState:
         self,
         source: HealthSource,
         gateway: Gateway,
-        maker: Maker,
+        changes: EntityChanges,
         namespaces: Namespaces,
         throttle: Throttle,
         usage: Usage,
@@ -115,7 +115,7 @@ class PageState:
     ) -> None:
         self._source = source
         self._gateway = gateway
-        self._maker = maker
+        self._changes = changes
         self._namespaces = namespaces
         self._throttle = throttle
         self._usage = usage
@@ -139,7 +139,7 @@ class PageState:
         look = Look(entities)
         for first in range(0, len(entities), _SLICE):
             some = entities[first : first + _SLICE]
-            for entity, runtime in zip(some, await self._maker.runtimes(some), strict=True):
+            for entity, runtime in zip(some, await self._changes.runtimes(some), strict=True):
                 rates = self._rates.of(entity) if entity.metrics.is_used else {}
                 look.add(entity, namespace.path_of(entity), runtime, rates)
             await asyncio.sleep(0)

@@ -41,7 +41,7 @@ class Client:
         self.namespace = Namespace(
             "main",
             self.harness.gateway,
-            self.harness.maker,
+            self.harness.changes,
             Authorizer(rules),
             clock,
             clock.now().utc_ms,
@@ -52,7 +52,7 @@ class Client:
         self.other = Namespace(
             "other",
             self.harness.gateway,
-            self.harness.maker,
+            self.harness.changes,
             Authorizer(other_rules),
             clock,
             0,

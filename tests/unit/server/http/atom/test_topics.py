@@ -18,7 +18,7 @@ from twinbus.errors import (
     OperationTimeout,
     Unauthorized,
 )
-from twinbus.gateway.namespaces.entity_locks import Turns
+from twinbus.gateway.namespaces.entity_locks import EntityLocks
 from twinbus.limits import PROFILES, SQL_FILTERS_MAX
 
 pytestmark = pytest.mark.asyncio
@@ -341,7 +341,7 @@ class TestRaces:
         assert (second.result().status if error is None else error.http_status) == status  # type: ignore[attr-defined]
 
     async def test_a_put_that_waited_in_vain_is_told_to_try_again(self, client: Client) -> None:
-        client.harness.maker.turns = Turns(patience_s=0.01)
+        client.harness.changes.entity_locks = EntityLocks(patience_s=0.01)
         first = asyncio.ensure_future(client.router.answer(client.request("PUT", "/new", TOPIC)))
         await asyncio.sleep(0)
         with pytest.raises(OperationTimeout, match="try again") as caught:

@@ -13,7 +13,6 @@ from twinbus.client.sas import make_sas_token
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.gateway.access.shared_access import LISTEN, MANAGE, SEND, AuthorizationRule, Authorizer
 from twinbus.gateway.directory.directory import Part
-from twinbus.gateway.faults.acting import LocalEffects
 from twinbus.gateway.faults.faults import DiskPlan, Fault
 from twinbus.gateway.faults.kinds import KINDS
 from twinbus.gateway.namespaces.namespace import Namespace
@@ -22,7 +21,6 @@ from twinbus.host.fault_injection import ServerFaults
 from twinbus.server.http.access import HttpAccess
 from twinbus.server.http.connection import Request, Response
 from twinbus.server.http.operations.faults import is_about_faults
-from twinbus.storage.faulty import DiskFaults
 
 
 class Effects:
@@ -67,7 +65,9 @@ class Client:
         ]
         other = [AuthorizationRule("Root", [MANAGE], "other key", "spare")]
         first, second = (
-            Namespace(name, harness.gateway, harness.maker, Authorizer(each), self.clock, 0, prefix)
+            Namespace(
+                name, harness.gateway, harness.changes, Authorizer(each), self.clock, 0, prefix
+            )
             for name, each, prefix in (("Main", rules, ""), ("second", other, "second:"))
         )
         namespaces = Namespaces([first, second])
@@ -324,21 +324,6 @@ def test_a_sentence_and_nothing_changed(
 def test_no_value_is_the_same_as_none(client: Client) -> None:
     wanted = {"kind": "throttle", "entity": None, "partition": None, "duration_s": None}
     assert client.ask("POST", "/$faults", wanted)[0] == 201
-
-
-# --- in one process -------------------------------------------------------------------------------
-
-
-def test_the_disk_in_this_process() -> None:
-    disk = DiskFaults(lambda: 0.0)
-    inline: list[bool] = []
-    effects = LocalEffects(disk, inline.append)
-    effects.set_disk_plan(0, DiskPlan(5, 1.0, 0.0, 0.0))
-    was_active = disk.active
-    effects.set_disk_plan(0, DiskPlan(0, 0.0, 0.0, 0.0))
-    assert (was_active, disk.active) == (True, False)
-    assert inline == [True, False]
-    assert effects.disk_counts(0) == (0, 0, 0)
 
 
 def test_every_kind_is_documented() -> None:

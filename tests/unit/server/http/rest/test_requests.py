@@ -42,7 +42,7 @@ class Others:
 
 def route(access: Nobody) -> Router:
     messages = RestRouter(access, None)  # type: ignore[arg-type]
-    names = (b"entities", b"reports", b"faults", b"meter", b"namespaces", b"page", b"pairs")
+    names = (b"entities", b"front", b"faults", b"meter", b"namespaces", b"page", b"pairs")
     others = [Others(name) for name in names]
     return Router(access, messages, *others)  # type: ignore[arg-type]
 
@@ -104,13 +104,13 @@ async def test_access_is_asked_for_first(
 async def test_the_rest_goes_elsewhere() -> None:
     router = route(Nobody())
     for path, status, body in (
-        ("/health", 200, b"reports"),
-        ("/metrics", 200, b"reports"),
+        ("/health", 200, b"front"),
+        ("/metrics", 200, b"front"),
         ("/$faults", 200, b"faults"),
         ("/$meter", 200, b"meter"),
         ("/$Page/state", 200, b"page"),
         ("/%24pairs/one", 200, b"pairs"),
-        ("/", 200, b"reports"),
+        ("/", 200, b"front"),
         ("/$servicebus/websocket", 426, b"WebSockets"),
         ("/$servicebus/websocket/", 426, b"WebSockets"),
         ("/%24ServiceBus/WebSocket", 426, b"WebSockets"),

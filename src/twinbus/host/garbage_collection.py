@@ -16,7 +16,7 @@ CHEAP_COUNT_MAX: Final = 200_000  # messages up to which a full pass is taken fo
 CONNECTIONS_LOST_MAX: Final = 10_000  # at a few KB of cycles each; an estimate
 
 
-class Collector:
+class GarbageCollection:
     """Takes the place of the automatic collector while a server runs."""
 
     def __init__(self, message_count: Callable[[], int]) -> None:
