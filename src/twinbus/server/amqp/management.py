@@ -50,7 +50,9 @@ from twinbus.errors import (
 )
 from twinbus.gateway.directory.addresses import Address
 from twinbus.limits import MESSAGE_SIZE_BYTES_MAX
+from twinbus.message.incoming import new_message
 from twinbus.message.lock_tokens import lock_token
+from twinbus.message.outgoing import encode_overlaid
 from twinbus.message.plain import DecodedMessage
 from twinbus.server.amqp.coordinator import enlist_request, is_enlisted
 from twinbus.server.amqp.management_bulk import (
@@ -72,7 +74,6 @@ from twinbus.server.amqp.management_rules import (
     read_enumerate_rules,
     read_remove_rule,
 )
-from twinbus.server.amqp.receiving import encode_overlaid
 from twinbus.server.amqp.request_fields import (
     Body,
     by_name,
@@ -84,7 +85,6 @@ from twinbus.server.amqp.request_fields import (
     whole,
 )
 from twinbus.server.amqp.request_node import Node
-from twinbus.server.amqp.sending import new_message
 from twinbus.server.amqp.settlement import encode_changes, read_delay
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp.types import Int
 from twinbus.entities.commands import Selected
+from twinbus.message.outgoing import encode_overlaid
 from twinbus.message.plain import DecodedMessage
 from twinbus.server.amqp.management_bulk import answer_selected
-from twinbus.server.amqp.receiving import encode_overlaid
 from twinbus.server.amqp.request_fields import Body
 
 if TYPE_CHECKING:

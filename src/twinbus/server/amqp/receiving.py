@@ -6,13 +6,14 @@ from twinbus.amqp.composites import Modified, TransactionalState
 from twinbus.amqp.events import DispositionReceived
 from twinbus.amqp.link import EgressLink
 from twinbus.entities.commands import PEEK_LOCK, Lock, Reply, Settle
-from twinbus.entities.message import ACTIVE, Message, Overlay
+from twinbus.entities.message import ACTIVE, Message
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import EntityNotFound, ServiceError
 from twinbus.gateway.counting.meter import ReceiveWatch
 from twinbus.gateway.directory.addresses import Address
 from twinbus.message.lock_tokens import delivery_tag
-from twinbus.message.stored import STORED_HEAD_BYTES, delivered_head, encode_delivered
+from twinbus.message.outgoing import encode_overlaid
+from twinbus.message.stored import STORED_HEAD_BYTES, delivered_head
 from twinbus.server.amqp.coordinator import settle_in_transaction
 from twinbus.server.amqp.settlement import (
     CONFIRMED,
@@ -167,24 +168,3 @@ class ReceivingLink:
             if locks.get(key) is session:
                 del locks[key]
         self._receiver.close()
-
-
-def encode_overlaid(
-    message: Message, body: bytes, locked_until_utc_ms: int, lock_token: bytes | None = None
-) -> bytes:
-    """A message with whatever has changed about it since it was stored."""
-    overlay = message.overlay or Overlay()
-    return encode_delivered(
-        body,
-        message.sequence_number,
-        message.enqueued_ms,
-        message.delivery_count,
-        locked_until_utc_ms,
-        message.state,
-        overlay.properties,
-        overlay.reason,
-        overlay.description,
-        overlay.source,
-        lock_token,
-        overlay.enqueued_sequence_number,
-    )

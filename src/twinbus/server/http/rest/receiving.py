@@ -8,14 +8,12 @@ import asyncio
 
 from twinbus.entities.commands import PEEK_LOCK, RELEASE, Settle
 from twinbus.entities.message import Message
-from twinbus.errors import EntityNotFound, RemoteProtocolError, ServiceError
+from twinbus.errors import EntityNotFound, ServiceError
 from twinbus.gateway.counting.meter import EntityMeter
 from twinbus.gateway.directory.addresses import Address
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.gateway import Gateway
-from twinbus.message.plain import DecodedMessage, decode_message
-from twinbus.message.sections import DATA
-from twinbus.server.amqp.receiving import encode_overlaid
+from twinbus.message.outgoing import decode_outgoing, encode_overlaid
 from twinbus.server.http.connection import Response
 from twinbus.server.http.rest.messages import (
     body_of,
@@ -72,7 +70,7 @@ class Received:
     def response(
         self, status: int, locked: dict[str, object], headers: tuple[tuple[str, str], ...]
     ) -> Response:
-        message = _decode(self._data)
+        message = decode_outgoing(self._data)
         body, content_type = body_of(message)
         properties = broker_properties(message, {**self._facts, **locked})
         shown = (("BrokerProperties", properties), *property_headers(message))
@@ -84,17 +82,6 @@ class Received:
         lock = (self.sequence_number, self.grant)
         entity_id = place.entity.entity_id
         place.gateway.submit([Settle(entity_id, place.address.subqueue, [lock], RELEASE)])
-
-
-def _decode(data: bytes) -> DecodedMessage:
-    """The message.  One that nobody can read is handed out too, all of it as its body."""
-    try:
-        return decode_message(data)
-    except RemoteProtocolError:
-        raw = DecodedMessage()
-        raw.body_section = DATA
-        raw.body = data
-        return raw
 
 
 class Waiting:

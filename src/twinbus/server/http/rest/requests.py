@@ -44,9 +44,9 @@ from twinbus.gateway.directory.addresses import parse_address
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.limits import HTTP_BODY_BYTES_MAX, REST_WAIT_S_MAX
 from twinbus.links.request import ask
+from twinbus.message.incoming import new_message
 from twinbus.message.lock_tokens import lock_token, parse_lock_token
 from twinbus.message.message_id import MessageIds
-from twinbus.server.amqp.sending import new_message
 from twinbus.server.http.access import Claim
 from twinbus.server.http.connection import Request, Response, error_response
 from twinbus.server.http.rest.messages import (

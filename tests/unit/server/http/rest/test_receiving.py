@@ -10,9 +10,9 @@ from twinbus.entities.commands import PEEK_LOCK, RECEIVE_AND_DELETE, Send
 from twinbus.entities.message import NEVER_MS, NewMessage
 from twinbus.errors import EntityNotFound
 from twinbus.gateway.directory.addresses import parse_address
+from twinbus.message.incoming import new_message
 from twinbus.message.message_id import MessageIds
 from twinbus.message.plain import data_section, encode_message
-from twinbus.server.amqp.sending import new_message
 from twinbus.server.http.rest.receiving import Place, Received, Waiting
 
 pytestmark = pytest.mark.asyncio
