@@ -45,9 +45,9 @@ class IdleWatch:
         self._asked = 0  # requests on all $management nodes, and the like
         self._marks: dict[Link, tuple[int, int, int]] = {}  # two numbers, and since when
 
-    def is_unused(self, links: set[Link], mono_ms: int) -> bool:
+    def is_unused(self, has_links: bool, mono_ms: int) -> bool:
         """Has the connection been without a link for too long?"""
-        if links:
+        if has_links:
             self._had_link = True
             self._linkless_since_ms = mono_ms
             return False

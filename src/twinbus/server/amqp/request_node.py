@@ -5,7 +5,7 @@ answer waits for credit; a client that never gives any only fills its own small 
 """
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from twinbus.amqp.composites import ACCEPTED, TransactionalState, transactional
 from twinbus.amqp.events import DeliveryReceived
@@ -19,19 +19,17 @@ from twinbus.message.plain import (
     listing_parts,
     value_section,
 )
+from twinbus.server.amqp.conversation import Conversation
 from twinbus.server.amqp.settlement import refused
-
-if TYPE_CHECKING:
-    from twinbus.server.amqp.endpoint import AmqpEndpoint
 
 WAITING_RESPONSES_MAX: Final = 1_000
 
 
-class Node:
+class RequestNode:
     """One request/response node of one AMQP session."""
 
-    def __init__(self, endpoint: "AmqpEndpoint") -> None:
-        self.endpoint = endpoint
+    def __init__(self, conversation: Conversation) -> None:
+        self.conversation = conversation
         self.response_link: ResponseLink | None = None
         self.txn_id: bytes | None = None  # the transaction of the request at hand, if it has one
 
@@ -67,7 +65,7 @@ class RequestLink:
     path = ""
     right = ""
 
-    def __init__(self, endpoint: "AmqpEndpoint", link: IngressLink, node: Node) -> None:
+    def __init__(self, link: IngressLink, node: RequestNode) -> None:
         self._link = link
         self._node = node
 
@@ -101,8 +99,8 @@ class ResponseLink:
     path = ""
     right = ""
 
-    def __init__(self, endpoint: "AmqpEndpoint", link: EgressLink, node: Node) -> None:
-        self._endpoint = endpoint
+    def __init__(self, conversation: Conversation, link: EgressLink, node: RequestNode) -> None:
+        self._traffic = conversation.traffic
         self._link = link
         self._node = node
         self._waiting: deque[bytes] = deque()
@@ -128,7 +126,7 @@ class ResponseLink:
             self._link.send(tag, self._waiting.popleft(), b"", True, None)
         if self._link.drain:
             self._link.drained()
-        self._endpoint.flush_soon()
+        self._traffic.flush_soon()
 
     def closed(self) -> None:
         if self._node.response_link is self:

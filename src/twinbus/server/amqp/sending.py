@@ -1,6 +1,6 @@
 """A sending link: the client's deliveries in, one command per read, outcomes back in ranges."""
 
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 from twinbus.amqp.composites import ACCEPTED, TransactionalState, transactional
 from twinbus.amqp.events import DeliveryReceived, DeliveryTooLarge, Event
@@ -25,11 +25,9 @@ from twinbus.gateway.partitions.routing import deal
 from twinbus.message.incoming import new_message
 from twinbus.message.plain import BATCH_FORMAT, split_batch
 from twinbus.message.short_scan import PlainSends
+from twinbus.server.amqp.conversation import Conversation
 from twinbus.server.amqp.coordinator import add_to_transaction, fail_transaction
 from twinbus.server.amqp.settlement import refused
-
-if TYPE_CHECKING:
-    from twinbus.server.amqp.endpoint import AmqpEndpoint
 
 TRANSFER_DESTINATION: Final = Symbol("com.microsoft:transfer-destination-address")
 
@@ -41,10 +39,11 @@ class SendingLink:
     the link's own address is only the way.
     """
 
-    def __init__(self, endpoint: "AmqpEndpoint", link: IngressLink, address: Address) -> None:
-        self._endpoint = endpoint
+    def __init__(self, conversation: Conversation, link: IngressLink, address: Address) -> None:
+        self._conversation = conversation
+        self._traffic = conversation.traffic
         self._link = link
-        entity = _sendable(endpoint, address)
+        entity = _sendable(conversation, address)
         destination = (link.properties or {}).get(TRANSFER_DESTINATION)
         self.properties: dict[object, object] = {}  # beyond what every sending link gets
         self.via_path = ""  # where the client must go on being allowed to send, beside `path`
@@ -52,16 +51,18 @@ class SendingLink:
             self.properties[TRANSFER_DESTINATION] = destination
             self.via_path = address.path
             address = parse_address(str(destination))
-            endpoint.require("Send", address.path)
-            entity = _sendable(endpoint, address)
+            conversation.access.require("Send", address.path)
+            entity = _sendable(conversation, address)
         self._entity = entity
         self._entity_id = entity.entity_id
         self._metrics = entity.metrics
-        self._meter = endpoint.namespace.meter_of(entity)
-        self._latency = endpoint.namespace.gateway.metrics.send_latency
+        self._meter = conversation.namespace.meter_of(entity)
+        self._latency = conversation.namespace.gateway.metrics.send_latency
         self.path = address.path
         self.right = "Send"
-        self._plain = PlainSends(endpoint.message_ids, entity.description.default_time_to_live_ms)
+        self._plain = PlainSends(
+            conversation.message_ids, entity.description.default_time_to_live_ms
+        )
         self._messages: list[NewMessage] = []
         self._delivery_ids: list[int] = []
         self._counts: list[int] = []  # messages per delivery: more than one in a batch
@@ -91,7 +92,7 @@ class SendingLink:
             self._refuse(event, error)
             return
         if not self._delivery_ids:
-            self._endpoint.flush_link_soon(self)
+            self._traffic.flush_link_soon(self)
         self._delivery_ids.append(-1 if event.settled else event.delivery_id)
         self._counts.append(count)
 
@@ -103,7 +104,7 @@ class SendingLink:
     def _read_any(self, data: bytes) -> NewMessage:
         entity = self._entity
         ttl_ms_max = entity.description.default_time_to_live_ms
-        return new_message(data, self._endpoint.message_ids, ttl_ms_max, entity.needs_keys)
+        return new_message(data, self._conversation.message_ids, ttl_ms_max, entity.needs_keys)
 
     def _received_with_state(self, event: DeliveryReceived) -> None:
         """A delivery that belongs to a transaction; any other state means nothing to us."""
@@ -115,7 +116,7 @@ class SendingLink:
         try:
             batch = event.message_format == BATCH_FORMAT
             messages = self._read(split_batch(event.data) if batch else [event.data])
-            add_to_transaction(self._endpoint, state.txn_id, Send(self._entity_id, messages))
+            add_to_transaction(self._conversation, state.txn_id, Send(self._entity_id, messages))
         except RemoteProtocolError as error:
             self._refuse(event, ArgumentInvalid(f"The message cannot be read: {error}"))
         except ServiceError as error:
@@ -129,7 +130,7 @@ class SendingLink:
         if not event.settled:
             self._link.settle(event.delivery_id, event.delivery_id, refused(error))
         elif isinstance(event.state, TransactionalState):
-            fail_transaction(self._endpoint, event.state.txn_id, error)
+            fail_transaction(self._conversation, event.state.txn_id, error)
 
     def too_large(self, event: DeliveryTooLarge) -> None:
         error = MessageSizeExceeded(
@@ -151,7 +152,7 @@ class SendingLink:
         else:
             send = Send(self._entity_id, messages, (self, (ids, counts)))
             self._latency.begin(send)
-            self._endpoint.submit(send)
+            self._traffic.submit(send)
 
     def _submit_by_partition(
         self, messages: list[NewMessage], ids: list[int], counts: list[int]
@@ -162,7 +163,7 @@ class SendingLink:
         for count in counts:
             deliveries.append(messages[first : first + count])
             first += count
-        links = self._endpoint.namespace.gateway.links
+        links = self._conversation.namespace.gateway.links
         for partition, indices in deal(links, self._entity, deliveries):
             together: list[NewMessage] = []
             for index in indices:
@@ -170,7 +171,7 @@ class SendingLink:
             context = ([ids[index] for index in indices], [counts[index] for index in indices])
             send = Send(self._entity_id, together, (self, context))
             send.partition = partition
-            self._endpoint.submit(send)
+            self._traffic.submit(send)
 
     def replied(self, reply: Reply, context: tuple[list[int], list[int]]) -> None:
         ids, counts = context
@@ -194,16 +195,16 @@ class SendingLink:
             for delivery_id, count in zip(ids, counts, strict=True):
                 part = command.messages[first : first + count]
                 first += count
-                self._endpoint.submit(Send(self._entity_id, part, (self, ([delivery_id], [count]))))
-        self._endpoint.flush_soon()
+                self._traffic.submit(Send(self._entity_id, part, (self, ([delivery_id], [count]))))
+        self._traffic.flush_soon()
 
     def closed(self) -> None:
         """Nothing to give back: what was sent is on its way."""
 
 
-def _sendable(endpoint: "AmqpEndpoint", address: Address) -> Entity:
+def _sendable(conversation: Conversation, address: Address) -> Entity:
     """The entity at this address, if anything can be sent to it."""
-    entity = endpoint.namespace.find_entity(address.name)
+    entity = conversation.namespace.find_entity(address.name)
     if address.subqueue:
         raise InvalidOperation("Nothing can be sent to a dead-letter queue.")
     if entity.kind == "subscription":

@@ -12,7 +12,7 @@ from tests.unit.server.wired import Scene
 from twinbus.amqp.codec import decode_whole, encode_value
 from twinbus.amqp.types import Described, Int, Symbol, Timestamp, ULong
 from twinbus.entities.rules import RuleDescription
-from twinbus.server.amqp.management_rules import CODES, describe_rule
+from twinbus.server.amqp.management.rules import CODES, describe_rule
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.feature("topic.rules-amqp")]
 
