@@ -1,9 +1,9 @@
 """What faults do beyond an answer: to disks, broker processes, receivers and connections.
 
-    registry (faults.py) ─ begin, end ─▶ ActingFaults ─┬▶ FaultEffects  disks, processes
-                                                       ├▶ FaultyLinks   the gateway's links
-                                                       ├▶ Lines         connections
-                                                       └▶ lose          receiving links
+    registry (faults.py) ─ begin, end ─▶ ActingFaults ─┬▶ FaultEffects       disks, processes
+                                                       ├▶ FaultyLinks        the gateway's links
+                                                       ├▶ ClientConnections  connections
+                                                       └▶ lose               receiving links
 
 `ActingFaults` is the one through whom faults are added and cleared: it keeps the time, so that a
 fault ends by itself, and tells everybody who has to act.  How a disk is made slow or a process is
@@ -31,7 +31,7 @@ from twinbus.gateway.faults.kinds import (
     SLOW_STORE,
 )
 from twinbus.gateway.faults.link import FaultyLink
-from twinbus.server.port.connections import Lines
+from twinbus.server.port.connections import ClientConnections
 
 log = logging.getLogger("twinbus.server")
 
@@ -71,14 +71,14 @@ class ActingFaults:
         faults: Faults,
         effects: FaultEffects,
         links: Sequence[FaultyLink],
-        lines: Lines,
+        connections: ClientConnections,
         lose: Callable[[Fault], None],
         clock: Clock,
     ) -> None:
         self.faults = faults
         self._effects = effects
         self._links = links
-        self._lines = lines
+        self._connections = connections
         # Detaches the receivers that a fault covers: what is open must not go on.
         self._lose = lose
         self._clock = clock
@@ -151,7 +151,7 @@ class ActingFaults:
             }
             self._plan_disks(fault)
         elif kind in _CONNECTION_KINDS:
-            self._lines.begin(fault)
+            self._connections.begin(fault)
         elif fault.broker is not None:
             fault.acted += 1
             if kind is HANG_BROKER:
@@ -174,7 +174,7 @@ class ActingFaults:
             self._counts.pop(fault.fault_id, None)
             self._plan_disks(fault)
         elif kind in _CONNECTION_KINDS:
-            self._lines.end()
+            self._connections.end()
         elif kind is HANG_BROKER and fault.broker is not None:
             self._effects.resume_broker(fault.broker)
         else:

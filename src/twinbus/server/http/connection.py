@@ -41,7 +41,7 @@ from twinbus.limits import (
     STREAM_STALL_S_MAX,
     THROTTLE_ADVICE_S,
 )
-from twinbus.server.port.connections import Line
+from twinbus.server.port.connections import ClientConnection
 from twinbus.server.port.strangers import Share, Strangers
 
 # A refused peer may still be sending.  Closing at once would reset the connection and take our
@@ -206,7 +206,7 @@ class HttpProtocol(asyncio.Protocol):
         self._output_is_full = False
         self._lingers = False
         self._ends = False  # the server is stopping: no request after this one
-        self.settled_namespace: str | None = None  # by the latest token (lines.py)
+        self.settled_namespace: str | None = None  # by the latest token (port/connections.py)
 
     # -- what asyncio calls ------------------------------------------------------------------
 
@@ -426,7 +426,7 @@ class HttpProtocol(asyncio.Protocol):
         """Nothing is done for a namespace that a fault has cut off: the connection is reset."""
         self.settled_namespace = namespace
         self._share.release()
-        if isinstance(self._transport, Line) and not self._transport.settle():
+        if isinstance(self._transport, ClientConnection) and not self._transport.may_pass():
             raise Unavailable("The namespace cannot be contacted.")
 
     async def _answer(self, request: Request) -> None:
