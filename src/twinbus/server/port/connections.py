@@ -134,8 +134,8 @@ class ClientConnection(asyncio.Transport):
         """What is late arrives now, or never."""
         watch, self._watch = self._watch, None
         if watch is not None:
+            watch.outgoing.end(flushes)  # first: what comes in is answered at once
             watch.incoming.end(flushes)
-            watch.outgoing.end(flushes)
 
     def reset(self) -> None:
         """Break the connection, in the middle of whatever it was."""

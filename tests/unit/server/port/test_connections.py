@@ -312,6 +312,17 @@ async def test_what_was_held_up_arrives_when_the_fault_ends(place: Place) -> Non
 
 
 @pytest.mark.asyncio
+async def test_what_was_written_first_arrives_first_when_the_fault_ends(place: Place) -> None:
+    reader, writer = await conversation(place)
+    fault = place.faults.add(Wanted("delay-connections", delay_ms=LONG_MS), NOW)
+    place.echoes[0].transport.write(b"first, ")
+    writer.write(b"then the answer")
+    await until(lambda: fault.acted > 1)
+    place.faults.clear(fault)
+    await said(reader, b"first, then the answer")
+
+
+@pytest.mark.asyncio
 async def test_who_hangs_up_meanwhile(place: Place) -> None:
     _, writer = await conversation(place)
     place.faults.add(Wanted("delay-connections", delay_ms=LONG_MS), NOW)
