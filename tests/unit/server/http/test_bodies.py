@@ -12,7 +12,7 @@ from twinbus.limits import (
     STRANGER_BYTES_MAX,
     STRANGERS_BYTES_MAX,
 )
-from twinbus.server.http.connection import Request
+from twinbus.server.http.exchange import Request
 from twinbus.server.port.strangers import Share, Strangers
 
 pytestmark = pytest.mark.asyncio
@@ -26,7 +26,7 @@ MAYBE = PUT + b"Key: maybe\r\n"
 
 def held(peer: Peer) -> int:
     """Bytes of the peer that are still there, wherever they wait."""
-    return len(peer.protocol._http.trailing_data[0]) + len(peer.protocol._body)
+    return len(peer.protocol._http.trailing_data[0]) + len(peer.protocol._reader._body)
 
 
 async def test_a_body_that_may_not_come_is_answered_without() -> None:
@@ -207,7 +207,7 @@ async def test_what_is_not_kept_any_more_is_not_counted() -> None:
     strangers = Strangers()
     for end in ("answered", "refused", "lost", "switched", "known"):
         peer = Peer()
-        peer.protocol._share = Share(strangers)
+        peer.protocol._peer._share = Share(strangers)
         await peer.send(PUT)
         assert strangers.kept_bytes == len(PUT)
         if end == "answered":

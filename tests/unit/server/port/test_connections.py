@@ -10,7 +10,8 @@ import pytest_asyncio
 from twinbus.clock import Now, SystemClock
 from twinbus.gateway.directory.directory import Directory, Entity
 from twinbus.gateway.faults.faults import Faults, Wanted
-from twinbus.server.http.connection import HttpProtocol, Request, Response
+from twinbus.server.http.connection import HttpProtocol
+from twinbus.server.http.exchange import Request, Response
 from twinbus.server.port.connections import ClientConnections, reset
 
 NOW = Now(0, 0)

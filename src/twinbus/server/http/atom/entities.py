@@ -49,7 +49,7 @@ from twinbus.server.http.atom.entity_documents import (
 from twinbus.server.http.atom.feeds import Entry, feed, local_name, namespace_entry, read_content
 from twinbus.server.http.atom.list_filters import read_filter
 from twinbus.server.http.atom.rule_documents import DEFAULT_RULE, RULE, read_rule, rule_entry
-from twinbus.server.http.connection import Request, Response, error_response
+from twinbus.server.http.exchange import Request, Response, error_response
 from twinbus.server.http.xml_reader import whole_number
 
 PAGE_COUNT_DEFAULT: Final = 100  # what the SDKs ask for

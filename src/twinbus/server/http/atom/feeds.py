@@ -12,7 +12,7 @@ from urllib.parse import quote
 from xml.etree.ElementTree import Element
 
 from twinbus.errors import ArgumentInvalid
-from twinbus.server.http.connection import xml_text
+from twinbus.server.http.exchange import xml_text
 from twinbus.server.http.xml_reader import read_xml
 
 ATOM: Final = "http://www.w3.org/2005/Atom"

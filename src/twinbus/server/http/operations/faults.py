@@ -23,7 +23,7 @@ from twinbus.gateway.faults.faults import Fault, Wanted
 from twinbus.gateway.faults.kinds import KINDS
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.server.http.access import Claim, HttpAccess
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response
 
 FAULTS: Final = "$faults"
 BODY_BYTES_MAX: Final = 4_096

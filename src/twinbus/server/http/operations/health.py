@@ -39,7 +39,7 @@ from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces
 from twinbus.gateway.throttling.throttle import Throttle
 from twinbus.server.http.access import AUTHORIZATION
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response
 from twinbus.server.http.viewers import Observers
 
 # The shape of Microsoft's emulator, so that what waits for that one can wait for this one.

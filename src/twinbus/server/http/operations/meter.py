@@ -16,7 +16,7 @@ from twinbus.gateway.counting.meter_writer import Metering
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.metered import DAY_MS, parse_iso, summed
 from twinbus.server.http.access import Claim, HttpAccess
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response
 
 METER: Final = "$meter"
 END_OF_TIME_MS: Final = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z

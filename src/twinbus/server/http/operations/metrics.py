@@ -16,7 +16,7 @@ from twinbus.gateway.namespaces.entity_changes import Maker
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces
 from twinbus.gateway.throttling.throttle import Throttle
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response
 from twinbus.server.http.operations.health import entities_of
 from twinbus.server.http.operations.metrics_text import (
     NO_ENTITY,

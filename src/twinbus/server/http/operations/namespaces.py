@@ -17,7 +17,7 @@ from twinbus.errors import ArgumentInvalid, ConfigError, EntityNotFound, Service
 from twinbus.gateway.access.shared_access import MANAGE
 from twinbus.gateway.namespaces.lifetime import NamespaceMaker
 from twinbus.server.http.access import Claim, HttpAccess
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response
 
 NAMESPACES: Final = "$namespaces"
 

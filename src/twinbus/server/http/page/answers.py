@@ -8,7 +8,7 @@ from typing import Final
 
 from twinbus.errors import ArgumentOutOfRange, ServerBusy, ServiceError
 from twinbus.limits import THROTTLE_ADVICE_S
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response
 
 JSON: Final = "application/json"
 POLICY: Final = (

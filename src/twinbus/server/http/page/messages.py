@@ -32,7 +32,7 @@ from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.limits import PAGE_MESSAGES_MAX, SEQUENCE_NUMBERS_MAX
 from twinbus.links.request import ask
 from twinbus.server.http.access import HttpAccess
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response
 from twinbus.server.http.page.answers import json_answer, query_number
 from twinbus.server.http.page.message import STATES, message_document
 

@@ -17,7 +17,7 @@ from twinbus.gateway.access.shared_access import SEND
 from twinbus.limits import PAIR_REPORT_BYTES_MAX, PAIR_REPORTS_BYTES_MAX, PAIR_REPORTS_MAX
 from twinbus.metered import iso
 from twinbus.server.http.access import Claim, HttpAccess
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response
 from twinbus.server.http.page.answers import HEADERS, json_answer, not_allowed, refusal
 from twinbus.server.http.page.scope import PageScope
 

@@ -21,7 +21,7 @@ from twinbus.errors import ServiceError
 from twinbus.gateway.access.shared_access import MANAGE
 from twinbus.limits import PAGE_COUNT_MAX
 from twinbus.server.http.access import Claim
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response
 from twinbus.server.http.page.answers import (
     HEADERS,
     JSON,

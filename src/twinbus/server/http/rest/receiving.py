@@ -14,7 +14,7 @@ from twinbus.gateway.directory.addresses import Address
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.gateway import Gateway
 from twinbus.message.outgoing import decode_outgoing, encode_overlaid
-from twinbus.server.http.connection import Response
+from twinbus.server.http.exchange import Response
 from twinbus.server.http.rest.messages import (
     body_of,
     broker_facts,

@@ -48,7 +48,7 @@ from twinbus.message.incoming import new_message
 from twinbus.message.lock_tokens import lock_token, parse_lock_token
 from twinbus.message.message_id import MessageIds
 from twinbus.server.http.access import Claim
-from twinbus.server.http.connection import Request, Response, error_response
+from twinbus.server.http.exchange import Request, Response, error_response
 from twinbus.server.http.rest.messages import (
     BATCH_TYPE,
     read_batch,

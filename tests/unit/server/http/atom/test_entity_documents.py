@@ -28,7 +28,7 @@ from twinbus.server.http.atom.entity_documents import (
     queue_entry,
 )
 from twinbus.server.http.atom.feeds import ATOM, read_content, utc_text
-from twinbus.server.http.connection import xml_text
+from twinbus.server.http.exchange import xml_text
 from twinbus.server.http.xml_reader import read_xml
 
 NEWEST = "2024-05"
