@@ -16,6 +16,7 @@ from twinbus.server.http.access import HttpAccess
 from twinbus.server.http.operations.front import Reports
 from twinbus.server.http.operations.health import HealthRequests
 from twinbus.server.http.operations.metrics import MetricsRequests
+from twinbus.server.http.operations.running_server import RunningServer
 from twinbus.server.http.page.assembly import Page
 from twinbus.server.http.page.cost import Reader
 from twinbus.server.http.viewers import Observers
@@ -64,19 +65,9 @@ class Observation:
     ) -> Reports:
         """What answers requests about the server; `faults` lists those in force."""
         observers = Observers(access, self._is_open)
-        gateway, source, throttle = self._gateway, self._source, self.throttle
-        health = HealthRequests(source, gateway, namespaces, throttle, faults, observers)
-        metrics = MetricsRequests(
-            source,
-            gateway,
-            maker,
-            namespaces,
-            throttle,
-            self._sampler,
-            observers,
-            self._telemetry,
-        )
-        return Reports(health, metrics)
+        server = self._server(maker, namespaces)
+        health = HealthRequests(server, faults, observers)
+        return Reports(health, MetricsRequests(server, observers, self._telemetry))
 
     def page(
         self,
@@ -87,17 +78,10 @@ class Observation:
         access: HttpAccess,
     ) -> Page:
         """What answers the page; it works for as long as this does."""
-        self._page = Page(
-            self._source,
-            self._gateway,
-            maker,
-            namespaces,
-            self.throttle,
-            self._sampler.usage,
-            faults,
-            metered,
-            access,
-            Observers(access, self._is_open),
-            self._clock,
-        )
+        server, observers = self._server(maker, namespaces), Observers(access, self._is_open)
+        self._page = Page(server, faults, metered, access, observers, self._clock)
         return self._page
+
+    def _server(self, maker: Maker, namespaces: Namespaces) -> RunningServer:
+        usage = self._sampler.usage
+        return RunningServer(self._source, self._gateway, maker, namespaces, self.throttle, usage)

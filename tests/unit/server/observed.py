@@ -22,6 +22,7 @@ from twinbus.server.http.exchange import Request, Response
 from twinbus.server.http.operations.front import Reports
 from twinbus.server.http.operations.health import HealthRequests
 from twinbus.server.http.operations.metrics import MetricsRequests
+from twinbus.server.http.operations.running_server import RunningServer
 from twinbus.server.http.viewers import Observers
 from twinbus.telemetry.telemetry import Telemetry
 
@@ -80,20 +81,12 @@ class Observed:
         gateway, clock = self.harness.gateway, self.harness.clock
         sampler = Sampler(self.throttle, self.source, clock, Usage(), gateway.look_at_throttle)
         observers = Observers(HttpAccess(namespaces, clock), is_open)
-        health = HealthRequests(
-            self.source, gateway, namespaces, self.throttle, self.faults.all, observers
+        maker = self.harness.maker
+        server = RunningServer(
+            self.source, gateway, maker, namespaces, self.throttle, sampler.usage
         )
-        metrics = MetricsRequests(
-            self.source,
-            gateway,
-            self.harness.maker,
-            namespaces,
-            self.throttle,
-            sampler,
-            observers,
-            Telemetry(),
-        )
-        self._reports = Reports(health, metrics)
+        health = HealthRequests(server, self.faults.all, observers)
+        self._reports = Reports(health, MetricsRequests(server, observers, Telemetry()))
 
     @classmethod
     async def make(cls, is_open: bool = False) -> "Observed":

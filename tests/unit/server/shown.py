@@ -15,6 +15,7 @@ from twinbus.gateway.throttling.throttle import Throttle, Usage
 from twinbus.host.fault_injection import ServerFaults
 from twinbus.limits import PROFILE_DEFAULT, THRESHOLDS_DEFAULT
 from twinbus.metered import Metered
+from twinbus.server.http.operations.running_server import RunningServer
 from twinbus.server.http.page.cost import CostBook
 from twinbus.server.http.page.pair_reports import PairReports
 from twinbus.server.http.page.rates import Rates
@@ -42,13 +43,12 @@ class Shown:
         self.metered: list[Metered] = []
         self.rates = Rates(harness.gateway.directory, harness.clock)
         self.pairs = PairReports(harness.clock)
+        throttle = Throttle(THRESHOLDS_DEFAULT, PROFILE_DEFAULT)
+        server = RunningServer(
+            self.source, harness.gateway, harness.maker, namespaces, throttle, Usage()
+        )
         self.state = PageState(
-            self.source,
-            harness.gateway,
-            harness.maker,
-            namespaces,
-            Throttle(THRESHOLDS_DEFAULT, PROFILE_DEFAULT),
-            Usage(),
+            server,
             self.faults,
             self.rates,
             CostBook(self._read, harness.clock),

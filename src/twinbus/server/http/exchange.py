@@ -3,6 +3,7 @@
 import re
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final, Protocol
 from urllib.parse import unquote
@@ -16,45 +17,23 @@ _SUB_CODES: Final[Mapping[int, int]] = {503: 50004}
 _NOT_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """One request: its head, and then its body, if that was let in."""
 
-    __slots__ = (
-        "_body",
-        "headers",
-        "method",
-        "named_headers",
-        "path",
-        "peer",
-        "query",
-        "scheme",
-        "when_gone",
-        "when_settled",
-    )
-
-    def __init__(
-        self,
-        method: str,
-        path: str,
-        query: dict[str, str],
-        headers: dict[str, str],
-        body: bytes | None,
-        named_headers: tuple[tuple[str, str], ...] = (),
-        scheme: str = "http",
-    ) -> None:
-        self.method = method
-        self.path = path  # still percent-encoded, begins with "/"
-        self.query = query
-        self.headers = headers  # names in lower case
-        self._body = body  # None: it is not all there, or was not let in
-        self.named_headers = named_headers  # names as the peer wrote them
-        self.scheme = scheme
-        self.peer = ""  # the address it came from, where that is known
-        # Whoever makes the peer wait for an answer puts here what ends the waiting: it is called
-        # when the peer hangs up, and when the server stops.
-        self.when_gone: Callable[[], None] | None = None
-        # To be told the namespace as soon as a token has said it; raises if that is cut off.
-        self.when_settled: Callable[[str], None] | None = None
+    method: str
+    path: str  # still percent-encoded, begins with "/"
+    query: dict[str, str]
+    headers: dict[str, str]  # names in lower case
+    _body: bytes | None  # None: it is not all there, or was not let in
+    named_headers: tuple[tuple[str, str], ...] = ()  # names as the peer wrote them
+    scheme: str = "http"
+    peer: str = ""  # the address it came from, where that is known
+    # Whoever makes the peer wait for an answer puts here what ends the waiting: it is called when
+    # the peer hangs up, and when the server stops.
+    when_gone: Callable[[], None] | None = None
+    # To be told the namespace as soon as a token has said it; raises if that is cut off.
+    when_settled: Callable[[str], None] | None = None
 
     @property
     def body(self) -> bytes:
@@ -72,30 +51,22 @@ class Request:
         return [unquote(segment, errors="strict") for segment in self.path.strip("/").split("/")]
 
 
+@dataclass(slots=True, eq=False)
 class Response:
     """One answer.  What a peer has sent goes into headers only after somebody looked at it.
 
     101 gives the connection away, to the protocol that the server has for it.
     """
 
-    __slots__ = ("body", "content_type", "headers", "status", "stream", "when_unsent")
-
-    def __init__(
-        self,
-        status: int,
-        body: bytes,
-        content_type: str = "text/plain; charset=utf-8",
-        headers: tuple[tuple[str, str], ...] = (),
-    ) -> None:
-        self.status = status
-        self.body = body
-        self.content_type = content_type
-        self.headers = headers
-        # In place of a body: pieces, until there are no more.  Whoever gives them ends them when
-        # the request's `when_gone` is called.
-        self.stream: AsyncGenerator[bytes, None] | None = None
-        # Called when the peer was gone before its answer could be written.
-        self.when_unsent: Callable[[], None] | None = None
+    status: int
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    headers: tuple[tuple[str, str], ...] = ()
+    # In place of a body: pieces, until there are no more.  Whoever gives them ends them when the
+    # request's `when_gone` is called.
+    stream: AsyncGenerator[bytes, None] | None = None
+    # Called when the peer was gone before its answer could be written.
+    when_unsent: Callable[[], None] | None = None
 
 
 class Router(Protocol):

@@ -6,7 +6,7 @@ and forgotten, never taken for a request.
 """
 
 import logging
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import parse_qsl
 
 import h11
@@ -28,14 +28,11 @@ DROPPED: Final = 5  # a body that nobody wanted is over
 log = logging.getLogger("twinbus.server")
 
 
-class Refusal:
+class Refusal(NamedTuple):
     """Why something does not become a request."""
 
-    __slots__ = ("reason", "status")
-
-    def __init__(self, status: int, reason: str) -> None:
-        self.status = status
-        self.reason = reason
+    status: int
+    reason: str
 
 
 class RequestReader:

@@ -51,8 +51,8 @@ class Listener:
         http: ProtocolFactory,
         tls: ssl.SSLContext,
         handshake_s: float,
-        requires_tls: bool = False,
-        connections: ClientConnections | None = None,
+        requires_tls: bool,
+        connections: ClientConnections,
     ) -> None:
         self._amqp = amqp
         self._http = http
@@ -169,7 +169,7 @@ class Sniffer(asyncio.Protocol):
         http: ProtocolFactory,
         handshake_s: float,
         left: Callable[[], None],
-        connections: ClientConnections | None,
+        connections: ClientConnections,
     ) -> None:
         self._amqp = amqp
         self._http = http
@@ -192,18 +192,11 @@ class Sniffer(asyncio.Protocol):
             return
         if self._deadline is not None:
             self._deadline.cancel()
-        connections = self._connections
-        if connections is not None and connections.refuses(self._transport, self._data):
+        if self._connections.refuses(self._transport, self._data):
             reset(self._transport)
             return
         factory = self._amqp if self._data.startswith(AMQP_MAGIC) else self._http
-        protocol = factory(self._left)
-        if connections is not None:
-            connections.open(self._transport, protocol, self._data)
-            return
-        self._transport.set_protocol(protocol)
-        protocol.connection_made(self._transport)
-        protocol.data_received(self._data)
+        self._connections.open(self._transport, factory(self._left), self._data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._deadline is not None:

@@ -21,65 +21,39 @@ from twinbus.gateway.directory.addresses import Address
 from twinbus.message.plain import DecodedMessage
 from twinbus.server.amqp.conversation import Conversation
 from twinbus.server.amqp.coordinator import enlist_request, is_enlisted
+from twinbus.server.amqp.management import bulk, requests, rules
 from twinbus.server.amqp.management.answers import answer, properties_of
-from twinbus.server.amqp.management.bulk import (
-    read_batch_delete,
-    read_browse,
-    read_numbers,
-    read_partitions,
-    read_purge,
-    read_resubmit,
-    read_settle,
-    read_undefer,
-)
 from twinbus.server.amqp.management.entity import ManagedEntity
 from twinbus.server.amqp.management.fields import Body, by_name
 from twinbus.server.amqp.management.ranges import RangeAnswer
-from twinbus.server.amqp.management.requests import (
-    read_cancel,
-    read_get_session_state,
-    read_list_sessions,
-    read_peek,
-    read_receive_deferred,
-    read_renew_lock,
-    read_renew_session,
-    read_schedule,
-    read_set_session_state,
-    read_update_disposition,
-)
-from twinbus.server.amqp.management.rules import (
-    read_add_rule,
-    read_enumerate_rules,
-    read_remove_rule,
-)
 from twinbus.server.amqp.request_node import RequestNode
 
 # By name: the right that it takes, and what reads it.
 OPERATIONS: Final[dict[str, tuple[str, Callable[[ManagedEntity, Body], Command]]]] = {
-    "com.microsoft:peek-message": ("Listen", read_peek),
-    "com.microsoft:receive-by-sequence-number": ("Listen", read_receive_deferred),
-    "com.microsoft:update-disposition": ("Listen", read_update_disposition),
-    "com.microsoft:renew-lock": ("Listen", read_renew_lock),
-    "com.microsoft:schedule-message": ("Send", read_schedule),
-    "com.microsoft:cancel-scheduled-message": ("Send", read_cancel),
-    "com.microsoft:renew-session-lock": ("Listen", read_renew_session),
-    "com.microsoft:get-session-state": ("Listen", read_get_session_state),
-    "com.microsoft:set-session-state": ("Listen", read_set_session_state),
-    "com.microsoft:get-message-sessions": ("Listen", read_list_sessions),
+    "com.microsoft:peek-message": ("Listen", requests.read_peek),
+    "com.microsoft:receive-by-sequence-number": ("Listen", requests.read_receive_deferred),
+    "com.microsoft:update-disposition": ("Listen", requests.read_update_disposition),
+    "com.microsoft:renew-lock": ("Listen", requests.read_renew_lock),
+    "com.microsoft:schedule-message": ("Send", requests.read_schedule),
+    "com.microsoft:cancel-scheduled-message": ("Send", requests.read_cancel),
+    "com.microsoft:renew-session-lock": ("Listen", requests.read_renew_session),
+    "com.microsoft:get-session-state": ("Listen", requests.read_get_session_state),
+    "com.microsoft:set-session-state": ("Listen", requests.read_set_session_state),
+    "com.microsoft:get-message-sessions": ("Listen", requests.read_list_sessions),
     # The SDKs say of their rule managers that they need Listen and no more.
-    "com.microsoft:add-rule": ("Listen", read_add_rule),
-    "com.microsoft:remove-rule": ("Listen", read_remove_rule),
-    "com.microsoft:enumerate-rules": ("Listen", read_enumerate_rules),
-    "com.microsoft:batch-delete-messages": ("Listen", read_batch_delete),
+    "com.microsoft:add-rule": ("Listen", rules.read_add_rule),
+    "com.microsoft:remove-rule": ("Listen", rules.read_remove_rule),
+    "com.microsoft:enumerate-rules": ("Listen", rules.read_enumerate_rules),
+    "com.microsoft:batch-delete-messages": ("Listen", bulk.read_batch_delete),
     # Ours.  What changes many messages at a stroke is for whoever manages the entity; what settles
     # them by number is for whoever might receive and settle them one by one.
-    "twinbus:browse": ("Listen", read_browse),
-    "twinbus:partitions": ("Listen", read_partitions),
-    "twinbus:numbers": ("Listen", read_numbers),
-    "twinbus:settle": ("Listen", read_settle),
-    "twinbus:purge": ("Manage", read_purge),
-    "twinbus:undefer": ("Manage", read_undefer),
-    "twinbus:resubmit": ("Manage", read_resubmit),
+    "twinbus:browse": ("Listen", bulk.read_browse),
+    "twinbus:partitions": ("Listen", bulk.read_partitions),
+    "twinbus:numbers": ("Listen", bulk.read_numbers),
+    "twinbus:settle": ("Listen", bulk.read_settle),
+    "twinbus:purge": ("Manage", bulk.read_purge),
+    "twinbus:undefer": ("Manage", bulk.read_undefer),
+    "twinbus:resubmit": ("Manage", bulk.read_resubmit),
 }
 
 

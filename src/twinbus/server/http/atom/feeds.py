@@ -7,7 +7,7 @@ is written elsewhere: entity_documents.py and rule_documents.py.
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 from xml.etree.ElementTree import Element
 
@@ -47,19 +47,14 @@ def local_name(element: Element) -> str:
 # -- writing ---------------------------------------------------------------------------------------
 
 
-class Entry:
+class Entry(NamedTuple):
     """One resource as Atom shows it: where it is, what it is called, since when, its content."""
 
-    __slots__ = ("content", "created_utc_ms", "path", "title", "updated_utc_ms")
-
-    def __init__(
-        self, path: str, title: str, created_utc_ms: int, updated_utc_ms: int, content: str
-    ) -> None:
-        self.path = path  # from the namespace on, not yet encoded
-        self.title = title
-        self.created_utc_ms = created_utc_ms
-        self.updated_utc_ms = updated_utc_ms
-        self.content = content  # XML
+    path: str  # from the namespace on, not yet encoded
+    title: str
+    created_utc_ms: int
+    updated_utc_ms: int
+    content: str  # XML
 
     def written(self, base: str) -> str:
         address = f"{base}/{quote(self.path, safe=_PATH_CHARS)}"

@@ -4,7 +4,7 @@ In pieces of which none takes long, because ten thousand entities are some megab
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from twinbus.entities.commands import Runtime
 from twinbus.gateway.counting.counters import COUNTERS, EntityMetrics, Metrics
@@ -43,17 +43,12 @@ GAUGES: Final = (
 )
 
 
-class Seen:
+class Seen(NamedTuple):
     """One entity at the moment of looking: its labels, its counters, what it holds."""
 
-    __slots__ = ("at", "metrics", "runtime")
-
-    def __init__(
-        self, at: str, metrics: EntityMetrics | None, runtime: Runtime | None = None
-    ) -> None:
-        self.at = at
-        self.metrics = metrics
-        self.runtime = runtime  # a namespace has none
+    at: str
+    metrics: EntityMetrics | None
+    runtime: Runtime | None = None  # a namespace has none
 
 
 def entity_labels(namespace: str, path: str) -> str:

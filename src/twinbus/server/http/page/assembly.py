@@ -7,12 +7,8 @@ reports of paired clients ────────────▶ pairs        f
 
 from twinbus.clock import Clock
 from twinbus.gateway.faults.acting import ActingFaults
-from twinbus.gateway.gateway import Gateway
-from twinbus.gateway.health.health import HealthSource
-from twinbus.gateway.namespaces.entity_changes import Maker
-from twinbus.gateway.namespaces.registry import Namespaces
-from twinbus.gateway.throttling.throttle import Throttle, Usage
 from twinbus.server.http.access import HttpAccess
+from twinbus.server.http.operations.running_server import RunningServer
 from twinbus.server.http.page.cost import CostBook, Reader
 from twinbus.server.http.page.live import Live
 from twinbus.server.http.page.messages import PageMessages
@@ -29,35 +25,18 @@ class Page:
 
     def __init__(
         self,
-        source: HealthSource,
-        gateway: Gateway,
-        maker: Maker,
-        namespaces: Namespaces,
-        throttle: Throttle,
-        usage: Usage,
+        server: RunningServer,
         faults: ActingFaults,
         metered: Reader,
         access: HttpAccess,
         observers: Observers,
         clock: Clock,
     ) -> None:
-        self._rates = Rates(gateway.directory, clock)
+        self._rates = Rates(server.gateway.directory, clock)
         self._cost = CostBook(metered, clock)
-        scope = PageScope(observers, namespaces)
+        scope = PageScope(observers, server.namespaces)
         reports = PairReports(clock)
-        state = PageState(
-            source,
-            gateway,
-            maker,
-            namespaces,
-            throttle,
-            usage,
-            faults,
-            self._rates,
-            self._cost,
-            reports,
-            clock,
-        )
+        state = PageState(server, faults, self._rates, self._cost, reports, clock)
         self._live = Live(state)
         messages = PageMessages(access, faults.faults.refuses_connection)
         self.requests = PageRequests(scope, state, self._live, messages)

@@ -23,16 +23,13 @@ from twinbus.entities.descriptions import SUBSCRIPTIONS
 from twinbus.entities.partitions import PARTITION_COUNT
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.faults.acting import ActingFaults
-from twinbus.gateway.gateway import Gateway
-from twinbus.gateway.health.health import HEALTH_NAMES, HealthSource, Obstacles, server_status
-from twinbus.gateway.namespaces.entity_changes import Maker
+from twinbus.gateway.health.health import HEALTH_NAMES, Obstacles, server_status
 from twinbus.gateway.namespaces.namespace import Namespace
-from twinbus.gateway.namespaces.registry import Namespaces
-from twinbus.gateway.throttling.throttle import Throttle, Usage
 from twinbus.links.store_link import DOWN, UP
 from twinbus.metered import iso
 from twinbus.server.http.operations.faults import fault_document, owns
 from twinbus.server.http.operations.health import broker_document, entities_of, store_document
+from twinbus.server.http.operations.running_server import RunningServer
 from twinbus.server.http.page.cost import CostBook
 from twinbus.server.http.page.pair_reports import PairReports
 from twinbus.server.http.page.rates import NAMES as RATES
@@ -101,24 +98,14 @@ class PageState:
 
     def __init__(
         self,
-        source: HealthSource,
-        gateway: Gateway,
-        maker: Maker,
-        namespaces: Namespaces,
-        throttle: Throttle,
-        usage: Usage,
+        server: RunningServer,
         faults: ActingFaults,
         rates: Rates,
         cost: CostBook,
         pairs: PairReports,
         clock: Clock,
     ) -> None:
-        self._source = source
-        self._gateway = gateway
-        self._maker = maker
-        self._namespaces = namespaces
-        self._throttle = throttle
-        self._usage = usage
+        self._server = server
         self._faults = faults
         self._rates = rates
         self._cost = cost
@@ -139,7 +126,7 @@ class PageState:
         look = Look(entities)
         for first in range(0, len(entities), _SLICE):
             some = entities[first : first + _SLICE]
-            for entity, runtime in zip(some, await self._maker.runtimes(some), strict=True):
+            for entity, runtime in zip(some, await self._server.maker.runtimes(some), strict=True):
                 rates = self._rates.of(entity) if entity.metrics.is_used else {}
                 look.add(entity, namespace.path_of(entity), runtime, rates)
             await asyncio.sleep(0)
@@ -156,8 +143,11 @@ class PageState:
         mark = hash(
             (
                 *(piece for name, piece in pieces.items() if name not in _RESTLESS),
-                *((each.broker, each.state, each.restarts) for each in self._source.brokers()),
-                *((each.store, each.health, each.trouble) for each in self._source.stores()),
+                *(
+                    (each.broker, each.state, each.restarts)
+                    for each in self._server.source.brokers()
+                ),
+                *((each.store, each.health, each.trouble) for each in self._server.source.stores()),
                 *(fault.fault_id for fault in self._faults.faults.all()),
                 self._pairs.changes,
             )
@@ -170,21 +160,21 @@ class PageState:
         namespace = view.namespace
         return [
             ("time", lambda: iso(self._clock.now().utc_ms)),
-            ("server", lambda: self._server(view)),
+            ("server", lambda: self._about(view)),
             ("namespace", lambda: namespace.name),
             ("totals", lambda: self._totals(look)),
-            ("brokers", lambda: [broker_document(each) for each in self._source.brokers()]),
-            ("stores", lambda: [store_document(each) for each in self._source.stores()]),
+            ("brokers", lambda: [broker_document(each) for each in self._server.source.brokers()]),
+            ("stores", lambda: [store_document(each) for each in self._server.source.stores()]),
             ("backlog", lambda: sorted(look.backlog, key=_backlog_place)),
             ("pairs", lambda: self._pairs.documents(namespace.name)),
             ("faults", lambda: self._fault_documents(view)),
-            ("throttled", self._throttle.pressures),
+            ("throttled", self._server.throttle.pressures),
             ("cost", lambda: self._cost.document(namespace.name)),
         ]
 
-    def _server(self, view: View) -> dict[str, Any]:
-        metrics, usage, now = self._gateway.metrics, self._usage, self._clock.now()
-        names = [each.name for each in self._namespaces.all()]
+    def _about(self, view: View) -> dict[str, Any]:
+        metrics, usage, now = self._server.gateway.metrics, self._server.usage, self._clock.now()
+        names = [each.name for each in self._server.namespaces.all()]
         return {
             "product": PRODUCT_NAME,
             "version": __version__,
@@ -192,7 +182,7 @@ class PageState:
             "python": sys.version.split()[0],
             "started": iso(self._started.utc_ms),
             "uptime_s": (now.mono_ms - self._started.mono_ms) // 1_000,
-            "status": server_status(self._source.brokers(), self._source.stores()),
+            "status": server_status(self._server.source.brokers(), self._server.source.stores()),
             "profile": view.namespace.limits.name,
             "namespaces": names if view.sees_all else [view.namespace.name],
             "connections": metrics.connections_opened - metrics.connections_closed,
@@ -202,7 +192,7 @@ class PageState:
         }
 
     def _fault_documents(self, view: View) -> list[dict[str, object]]:
-        first = self._namespaces.default
+        first = self._server.namespaces.default
         return [
             fault_document(self._faults, fault)
             for fault in self._faults.faults.all()
@@ -223,10 +213,10 @@ class PageState:
         if view.prefix:
             lowered = [path.lower() for path in look.paths]
             matching = [number for number in matching if lowered[number].startswith(view.prefix)]
-        stores = self._source.stores()
+        stores = self._server.source.stores()
         journalled = frozenset(each.store for each in stores if each.is_journalled)
-        links = self._gateway.links
-        obstacles = Obstacles(links, self._throttle, self._faults.faults.all(), journalled)
+        links = self._server.gateway.links
+        obstacles = Obstacles(links, self._server.throttle, self._faults.faults.all(), journalled)
         shown: list[str] = []
         for count, number in enumerate(matching[view.skip : view.skip + view.top], 1):
             entity = look.entities[number]
@@ -257,7 +247,7 @@ class PageState:
             "name": name,
             "topic": topic or None,
             "status": description.status,
-            "availability": self._gateway.availability(entity),
+            "availability": self._server.gateway.availability(entity),
             "counts": {each: getattr(runtime, each) for each in _COUNTS},
             "size_bytes": runtime.size_bytes,
             "max_size_bytes": size_bytes * (PARTITION_COUNT if entity.is_partitioned else 1),
@@ -275,7 +265,7 @@ class PageState:
     def _partitions(self, entity: Entity, obstacles: Obstacles) -> list[dict[str, Any]]:
         """A partition is as its store is, unless a fault keeps everybody from it."""
         sick = {partition for partition, _, _ in obstacles.sick_partitions(entity)}
-        links, found = self._gateway.links, []
+        links, found = self._server.gateway.links, []
         for part in entity.parts:
             health = links[part.store].health
             if health == UP and part.partition in sick:

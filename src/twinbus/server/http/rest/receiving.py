@@ -9,11 +9,8 @@ import asyncio
 from twinbus.entities.commands import PEEK_LOCK, RELEASE, Settle
 from twinbus.entities.message import Message
 from twinbus.errors import EntityNotFound, ServiceError
-from twinbus.gateway.counting.meter import EntityMeter
-from twinbus.gateway.directory.addresses import Address
-from twinbus.gateway.directory.directory import Entity
-from twinbus.gateway.gateway import Gateway
 from twinbus.message.outgoing import decode_outgoing, encode_overlaid
+from twinbus.server.http.addressed_entity import AddressedEntity
 from twinbus.server.http.exchange import Response
 from twinbus.server.http.rest.messages import (
     body_of,
@@ -23,27 +20,13 @@ from twinbus.server.http.rest.messages import (
 )
 
 
-class Place:
-    """What a request is about: an entity, or the dead-letter queue of one, and the way to it."""
-
-    __slots__ = ("address", "entity", "gateway", "meter")
-
-    def __init__(
-        self, gateway: Gateway, entity: Entity, address: Address, meter: EntityMeter
-    ) -> None:
-        self.gateway = gateway
-        self.entity = entity
-        self.address = address
-        self.meter = meter
-
-
 class Received:
     """One message handed out, encoded while it was the queue's to read."""
 
     __slots__ = (
+        "_addressed",
         "_data",
         "_facts",
-        "_place",
         "body",
         "grant",
         "locked_until_utc_ms",
@@ -51,9 +34,9 @@ class Received:
     )
 
     def __init__(
-        self, place: Place, message: Message, body: bytes, locked_until_utc_ms: int
+        self, addressed: AddressedEntity, message: Message, body: bytes, locked_until_utc_ms: int
     ) -> None:
-        self._place = place
+        self._addressed = addressed
         self.sequence_number = message.sequence_number
         self.grant = message.grant
         self.locked_until_utc_ms = locked_until_utc_ms
@@ -78,21 +61,21 @@ class Received:
 
     def release(self) -> None:
         """Nobody has seen it: free again, and it does not count as a delivery."""
-        place = self._place
+        addressed = self._addressed
         lock = (self.sequence_number, self.grant)
-        entity_id = place.entity.entity_id
-        place.gateway.submit([Settle(entity_id, place.address.subqueue, [lock], RELEASE)])
+        entity_id = addressed.entity.entity_id
+        addressed.gateway.submit([Settle(entity_id, addressed.address.subqueue, [lock], RELEASE)])
 
 
 class Waiting:
     """A receiver for one message (a Sink): it is given one, or gives up."""
 
-    def __init__(self, place: Place, receive_mode: int) -> None:
-        self._place = place
+    def __init__(self, addressed: AddressedEntity, receive_mode: int) -> None:
+        self._addressed = addressed
         self._mode = receive_mode
         self._result: asyncio.Future[Received | None] = asyncio.get_running_loop().create_future()
-        self._receiver = place.gateway.open_receiver(
-            place.entity.entity_id, place.address.subqueue, receive_mode, self
+        self._receiver = addressed.gateway.open_receiver(
+            addressed.entity.entity_id, addressed.address.subqueue, receive_mode, self
         )
 
     async def wait(self, wait_s: float) -> Received | None:
@@ -129,7 +112,7 @@ class Waiting:
         self, messages: list[Message], bodies: list[bytes], locked_until_utc_ms: int
     ) -> None:
         for message, body in zip(messages, bodies, strict=True):
-            received = Received(self._place, message, body, locked_until_utc_ms)
+            received = Received(self._addressed, message, body, locked_until_utc_ms)
             if not self._result.done():
                 self._result.set_result(received)
             elif self._mode == PEEK_LOCK:

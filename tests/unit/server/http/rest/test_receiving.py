@@ -13,7 +13,8 @@ from twinbus.gateway.directory.addresses import parse_address
 from twinbus.message.incoming import new_message
 from twinbus.message.message_id import MessageIds
 from twinbus.message.plain import data_section, encode_message
-from twinbus.server.http.rest.receiving import Place, Received, Waiting
+from twinbus.server.http.addressed_entity import AddressedEntity
+from twinbus.server.http.rest.receiving import Received, Waiting
 
 pytestmark = pytest.mark.asyncio
 
@@ -29,7 +30,9 @@ class Scene:
         self.queue = self.harness.create_queue("q")
         gateway = self.harness.gateway
         meter = gateway.meter.of("twinbus", "q")
-        self.place = Place(gateway, gateway.directory.names["q"], parse_address("q"), meter)
+        self.addressed = AddressedEntity(
+            gateway, gateway.directory.names["q"], parse_address("q"), meter
+        )
 
     def send(self, body: bytes) -> None:
         data = encode_message(data_section(body))
@@ -42,7 +45,7 @@ class Scene:
     async def start(
         self, wait_s: float, mode: int = PEEK_LOCK
     ) -> tuple[Waiting, "asyncio.Task[Received | None]"]:
-        waiting = Waiting(self.place, mode)
+        waiting = Waiting(self.addressed, mode)
         task = asyncio.get_running_loop().create_task(waiting.wait(wait_s))
         await asyncio.sleep(0)
         return waiting, task
