@@ -11,7 +11,8 @@ rolled back is as if it had said nothing: still locked, and its next word counts
 """
 
 import contextlib
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 from twinbus.amqp.composites import (
     ACCEPTED,
@@ -24,22 +25,8 @@ from twinbus.amqp.composites import (
 )
 from twinbus.amqp.events import DeliveryReceived, DispositionReceived
 from twinbus.amqp.link import EgressLink, IngressLink
-from twinbus.entities.commands import (
-    Browse,
-    Command,
-    GetSessionState,
-    ListNumbers,
-    ListPartitions,
-    ListRules,
-    ListSessions,
-    Lock,
-    Peek,
-    ReceiveDeferred,
-    RenewLocks,
-    RenewSession,
-    Send,
-    Settle,
-)
+from twinbus.entities import commands
+from twinbus.entities.commands import Command, Lock, Send, Settle
 from twinbus.errors import (
     ArgumentInvalid,
     InvalidOperation,
@@ -69,16 +56,16 @@ CREDIT: Final = 100
 REQUEST_SIZE_BYTES_MAX: Final = 4_096
 # Reading, receiving and renewing are done at once, as they are on links: they are never taken back.
 _NOT_ENLISTED: Final = (
-    Browse,
-    GetSessionState,
-    ListNumbers,
-    ListPartitions,
-    ListRules,
-    ListSessions,
-    Peek,
-    ReceiveDeferred,
-    RenewLocks,
-    RenewSession,
+    commands.Browse,
+    commands.GetSessionState,
+    commands.ListNumbers,
+    commands.ListPartitions,
+    commands.ListRules,
+    commands.ListSessions,
+    commands.Peek,
+    commands.ReceiveDeferred,
+    commands.RenewLocks,
+    commands.RenewSession,
 )
 
 
@@ -140,7 +127,7 @@ class CoordinatorLink:
             return
         # What came before on this connection happens before.
         conversation.traffic.flush_commands()
-        conversation.transactions.commit(transaction, Discharge(self, event).done)
+        conversation.transactions.commit(transaction, partial(self.discharged, event))
 
     def discharged(self, event: DeliveryReceived, error: ServiceError | None) -> None:
         """A commit is durable, or was refused."""
@@ -155,40 +142,22 @@ class CoordinatorLink:
         self._conversation.transactions.roll_back_all(self)
 
 
-class Discharge:
-    """A commit under way, and who waits for it."""
-
-    __slots__ = ("_event", "_link")
-
-    def __init__(self, link: CoordinatorLink, event: DeliveryReceived) -> None:
-        self._link = link
-        self._event = event
-
-    def done(self, error: ServiceError | None) -> None:
-        self._link.discharged(self._event, error)
-
-
 # --- receiving links ------------------------------------------------------------------------------
 
 
-class SettledDeliveries:
+class SettledDeliveries(NamedTuple):
     """Deliveries that a client has settled in a transaction."""
 
-    __slots__ = ("_contexts", "_ids", "_link", "_state")
-
-    def __init__(
-        self, link: EgressLink, ids: list[int], contexts: list[object], state: bytes
-    ) -> None:
-        self._link = link
-        self._ids = ids
-        self._contexts = contexts
-        self._state = state
+    link: EgressLink
+    ids: list[int]
+    contexts: list[object]
+    state: bytes
 
     def committed(self) -> None:
-        self._link.settle(self._ids, self._state)
+        self.link.settle(self.ids, self.state)
 
     def rolled_back(self) -> None:
-        self._link.reopen(self._ids, self._contexts)
+        self.link.reopen(self.ids, self.contexts)
 
 
 def settle_in_transaction(

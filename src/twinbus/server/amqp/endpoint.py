@@ -124,7 +124,8 @@ class AmqpEndpoint(asyncio.Protocol):
             self._ticker.cancel()
         self._traffic.transport = None
         self._stranger_room.release()
-        self._link_events.forget_all()
+        for link in list(self.conversation.links):
+            self.conversation.links.forget(link)
         self.connection.places.close()
         self._on_lost(self)
 

@@ -138,7 +138,3 @@ class LinkEvents:
         for link in watch.idle_links(entity_links, other_links, mono_ms):
             reason = "Nothing moves on the link."
             self._conversation.force_detach(link, "amqp:link:detach-forced", reason)
-
-    def forget_all(self) -> None:
-        for link in list(self._links):
-            self._links.forget(link)

@@ -16,7 +16,6 @@ from twinbus.message.plain import (
     Properties,
     decode_message,
     encode_message,
-    listing_parts,
     value_section,
 )
 from twinbus.server.amqp.conversation import Conversation
@@ -38,25 +37,16 @@ class RequestNode:
         raise NotImplementedError
 
     def respond(self, request: DecodedMessage, properties: dict[str, object], body: object) -> None:
-        link = self.response_link
-        if link is not None:
-            correlated = Properties(correlation_id=request.properties.message_id)
-            link.send(encode_message(value_section(body), correlated, properties))
+        self.respond_parts(request, properties, [value_section(body)])
 
-    def respond_listing(
-        self,
-        request: DecodedMessage,
-        properties: dict[str, object],
-        values: dict[str, object],
-        key: str,
-        entries: list[bytes],
+    def respond_parts(
+        self, request: DecodedMessage, properties: dict[str, object], body_parts: list[bytes]
     ) -> None:
-        """The same with a map of values and a long list of binaries."""
-        link = self.response_link
-        if link is not None:
+        """The same with a body that is encoded already."""
+        if self.response_link is not None:
             correlated = Properties(correlation_id=request.properties.message_id)
             head = encode_message(b"", correlated, properties)
-            link.send(b"".join([head, *listing_parts(values, key, entries)]))
+            self.response_link.send(b"".join([head, *body_parts]))
 
 
 class RequestLink:

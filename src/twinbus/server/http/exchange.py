@@ -1,11 +1,12 @@
 """One request and its answer, as those who answer see them."""
 
+import json
 import re
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import unquote
 from xml.sax.saxutils import escape
 
@@ -77,6 +78,20 @@ class Router(Protocol):
         ...
 
     async def answer(self, request: Request) -> Response: ...
+
+
+def json_response(
+    status: int, document: object, headers: tuple[tuple[str, str], ...] = ()
+) -> Response:
+    return Response(status, json.dumps(document).encode(), "application/json", headers)
+
+
+def read_json(text: str | bytes) -> Any:
+    """What a peer has written as JSON; None if it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def error_response(

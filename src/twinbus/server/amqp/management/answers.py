@@ -1,22 +1,7 @@
 """Answers to $management requests: a status, and what a command came to as a map."""
 
 from twinbus.amqp.types import Array, Int, Timestamp
-from twinbus.entities.commands import (
-    Delivered,
-    GetSessionState,
-    ListPartitions,
-    ListRules,
-    ListSessions,
-    PartitionState,
-    Peek,
-    ReceiveDeferred,
-    RenewLocks,
-    RenewSession,
-    Reply,
-    Selected,
-    SelectionCommand,
-    Send,
-)
+from twinbus.entities import commands
 from twinbus.entities.rules import RuleDescription
 from twinbus.message.lock_tokens import lock_token
 from twinbus.message.outgoing import encode_overlaid
@@ -30,46 +15,46 @@ def properties_of(status: int, body: Body) -> Body:
     return {"statusCode": Int(status), "statusDescription": "OK" if body else "No content"}
 
 
-def answer(managed: ManagedEntity, reply: Reply) -> tuple[int, Body]:
+def answer(managed: ManagedEntity, reply: commands.Reply) -> tuple[int, Body]:
     """The status and the body that say how a command went."""
     command, result = reply.command, reply.result
-    if isinstance(command, Peek | ReceiveDeferred):
-        delivered: list[Delivered] = result  # type: ignore[assignment]
+    if isinstance(command, commands.Peek | commands.ReceiveDeferred):
+        delivered: list[commands.Delivered] = result  # type: ignore[assignment]
         if not delivered:
             return 204, {}
         return 200, {"messages": [_message_entry(one) for one in delivered]}
-    if isinstance(command, RenewLocks):
+    if isinstance(command, commands.RenewLocks):
         expirations: list[int] = result  # type: ignore[assignment]
         return 200, {"expirations": Array([Timestamp(ms) for ms in expirations])}
-    if isinstance(command, RenewSession):
+    if isinstance(command, commands.RenewSession):
         until_ms: int = result  # type: ignore[assignment]
         return 200, {"expiration": Timestamp(until_ms)}
-    if isinstance(command, GetSessionState):
+    if isinstance(command, commands.GetSessionState):
         return 200, {"session-state": result}
-    if isinstance(command, ListSessions):
+    if isinstance(command, commands.ListSessions):
         ids: list[str] = result  # type: ignore[assignment]
         if not ids:
             return 204, {}
         return 200, {"skip": Int(command.skip + len(ids)), "sessions-ids": Array(ids)}
-    if isinstance(command, ListPartitions):
-        states: list[PartitionState] = result  # type: ignore[assignment]
+    if isinstance(command, commands.ListPartitions):
+        states: list[commands.PartitionState] = result  # type: ignore[assignment]
         return _answer_partitions(managed.entity.description.created_utc_ms, states)
-    if isinstance(command, ListRules):
+    if isinstance(command, commands.ListRules):
         rules: list[RuleDescription] = result  # type: ignore[assignment]
         return answer_rules(rules)
-    if isinstance(command, SelectionCommand):
-        selected: Selected = result  # type: ignore[assignment]
+    if isinstance(command, commands.SelectionCommand):
+        selected: commands.Selected = result  # type: ignore[assignment]
         status, body = answer_selected(selected)
         if selected.delivered:
             body["messages"] = [_message_entry(one) for one in selected.delivered]
         return status, body
-    if isinstance(command, Send):
+    if isinstance(command, commands.Send):
         numbers: list[int] = result  # type: ignore[assignment]
         return 200, {"sequence-numbers": Array(numbers)}
     return 200, {}
 
 
-def _message_entry(delivered: Delivered) -> Body:
+def _message_entry(delivered: commands.Delivered) -> Body:
     message = delivered.message
     until_ms = delivered.locked_until_utc_ms
     if not until_ms:
@@ -79,7 +64,7 @@ def _message_entry(delivered: Delivered) -> Body:
     return {"message": encoded, "lock-token": token}
 
 
-def answer_selected(selected: Selected) -> tuple[int, Body]:
+def answer_selected(selected: commands.Selected) -> tuple[int, Body]:
     """How many it were, and where to go on if it was not all."""
     if not selected.count:
         return 204, {}
@@ -91,7 +76,7 @@ def answer_selected(selected: Selected) -> tuple[int, Body]:
     return 200, body
 
 
-def _answer_partitions(created_ms: int, states: list[PartitionState]) -> tuple[int, Body]:
+def _answer_partitions(created_ms: int, states: list[commands.PartitionState]) -> tuple[int, Body]:
     """How far each partition has come; `created_ms` tells an entity from one with its name."""
     entries: list[Body] = [
         {

@@ -9,7 +9,7 @@ from typing import Final
 
 from twinbus.entities.commands import Selected
 from twinbus.message.outgoing import encode_overlaid
-from twinbus.message.plain import DecodedMessage
+from twinbus.message.plain import DecodedMessage, listing_parts
 from twinbus.server.amqp.management.answers import answer_selected, properties_of
 from twinbus.server.amqp.request_node import RequestNode
 
@@ -37,7 +37,5 @@ class RangeAnswer:
             asyncio.get_running_loop().call_soon(self.go_on)
             return
         status, body = answer_selected(self._selected)
-        entries = self._encoded
-        self._node.respond_listing(
-            self._request, properties_of(status, body), body, "messages", entries
-        )
+        parts = listing_parts(body, "messages", self._encoded)
+        self._node.respond_parts(self._request, properties_of(status, body), parts)

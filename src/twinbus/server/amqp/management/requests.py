@@ -2,25 +2,8 @@
 
 from typing import Final
 
-from twinbus.entities.commands import (
-    ABANDON,
-    COMPLETE,
-    DEAD_LETTER,
-    DEFER,
-    PEEK_LOCK,
-    RECEIVE_AND_DELETE,
-    CancelScheduled,
-    Command,
-    GetSessionState,
-    ListSessions,
-    Peek,
-    ReceiveDeferred,
-    RenewLocks,
-    RenewSession,
-    Send,
-    SetSessionState,
-    Settle,
-)
+from twinbus.entities import commands
+from twinbus.entities.commands import Command
 from twinbus.entities.message import NewMessage, Overlay
 from twinbus.errors import (
     ArgumentInvalid,
@@ -43,10 +26,10 @@ from twinbus.server.amqp.management.fields import (
 from twinbus.server.amqp.settlement import encode_changes, read_delay
 
 _DISPOSITIONS: Final = {
-    "completed": COMPLETE,
-    "abandoned": ABANDON,
-    "defered": DEFER,  # sic, on the wire
-    "suspended": DEAD_LETTER,
+    "completed": commands.COMPLETE,
+    "abandoned": commands.ABANDON,
+    "defered": commands.DEFER,  # sic, on the wire
+    "suspended": commands.DEAD_LETTER,
 }
 
 
@@ -55,7 +38,7 @@ def read_peek(managed: ManagedEntity, body: Body) -> Command:
     count = whole(body, "message-count")
     if count < 0:
         raise ArgumentOutOfRange("message-count must not be negative.")
-    peek = Peek(managed.entity_id, managed.subqueue, max(0, from_number), count)
+    peek = commands.Peek(managed.entity_id, managed.subqueue, max(0, from_number), count)
     peek.session_id = optional_text(body, "session-id")
     return peek
 
@@ -65,8 +48,8 @@ def read_receive_deferred(managed: ManagedEntity, body: Body) -> Command:
     mode = whole(body, "receiver-settle-mode")
     if mode not in (0, 1):
         raise ArgumentOutOfRange("receiver-settle-mode is 0 (receive and delete) or 1 (peek-lock).")
-    receive_mode = PEEK_LOCK if mode == 1 else RECEIVE_AND_DELETE
-    receive = ReceiveDeferred(managed.entity_id, managed.subqueue, numbers, receive_mode)
+    receive_mode = commands.PEEK_LOCK if mode == 1 else commands.RECEIVE_AND_DELETE
+    receive = commands.ReceiveDeferred(managed.entity_id, managed.subqueue, numbers, receive_mode)
     receive.session_id = optional_text(body, "session-id")
     if receive.session_id is not None:
         receive.session_grant = managed.session_grant(receive.session_id)
@@ -78,9 +61,9 @@ def read_update_disposition(managed: ManagedEntity, body: Body) -> Command:
     outcome = _DISPOSITIONS.get(status) if isinstance(status, str) else None
     if outcome is None:
         raise ArgumentInvalid("disposition-status must be one of " + ", ".join(_DISPOSITIONS))
-    settle = Settle(managed.entity_id, managed.subqueue, lock_tokens(body), outcome)
+    settle = commands.Settle(managed.entity_id, managed.subqueue, lock_tokens(body), outcome)
     changes = body.get("properties-to-modify")
-    if outcome != COMPLETE:
+    if outcome != commands.COMPLETE:
         properties = None
         if isinstance(changes, dict) and changes:
             settle.delay_ms = read_delay(changes, outcome)
@@ -96,7 +79,7 @@ def read_update_disposition(managed: ManagedEntity, body: Body) -> Command:
 
 
 def read_renew_lock(managed: ManagedEntity, body: Body) -> Command:
-    return RenewLocks(managed.entity_id, managed.subqueue, lock_tokens(body))
+    return commands.RenewLocks(managed.entity_id, managed.subqueue, lock_tokens(body))
 
 
 def read_schedule(managed: ManagedEntity, body: Body) -> Command:
@@ -105,7 +88,9 @@ def read_schedule(managed: ManagedEntity, body: Body) -> Command:
         raise ArgumentInvalid("'messages' must be a list with at least one message.")
     if managed.subqueue:
         raise InvalidOperation("Nothing can be scheduled on a dead-letter queue.")
-    return Send(managed.entity_id, [_scheduled_message(managed, entry) for entry in entries])
+    return commands.Send(
+        managed.entity_id, [_scheduled_message(managed, entry) for entry in entries]
+    )
 
 
 def _scheduled_message(managed: ManagedEntity, entry: object) -> NewMessage:
@@ -129,17 +114,19 @@ def _scheduled_message(managed: ManagedEntity, entry: object) -> NewMessage:
 
 
 def read_cancel(managed: ManagedEntity, body: Body) -> Command:
-    return CancelScheduled(managed.entity_id, sequence_numbers(body))
+    return commands.CancelScheduled(managed.entity_id, sequence_numbers(body))
 
 
 def read_renew_session(managed: ManagedEntity, body: Body) -> Command:
     session_id = required_text(body, "session-id")
-    return RenewSession(managed.entity_id, session_id, managed.session_grant(session_id))
+    return commands.RenewSession(managed.entity_id, session_id, managed.session_grant(session_id))
 
 
 def read_get_session_state(managed: ManagedEntity, body: Body) -> Command:
     session_id = required_text(body, "session-id")
-    return GetSessionState(managed.entity_id, session_id, managed.session_grant(session_id))
+    return commands.GetSessionState(
+        managed.entity_id, session_id, managed.session_grant(session_id)
+    )
 
 
 def read_set_session_state(managed: ManagedEntity, body: Body) -> Command:
@@ -148,11 +135,11 @@ def read_set_session_state(managed: ManagedEntity, body: Body) -> Command:
     if state is not None and not isinstance(state, bytes):
         raise ArgumentInvalid("'session-state' must be binary, or null to clear the state.")
     grant = managed.session_grant(session_id)
-    return SetSessionState(managed.entity_id, session_id, grant, state)
+    return commands.SetSessionState(managed.entity_id, session_id, grant, state)
 
 
 def read_list_sessions(managed: ManagedEntity, body: Body) -> Command:
     managed.require_sessions()
     since_ms = whole(body, "last-updated-time")
     skip, top = whole(body, "skip"), whole(body, "top")
-    return ListSessions(managed.entity_id, since_ms, skip, top)
+    return commands.ListSessions(managed.entity_id, since_ms, skip, top)

@@ -34,7 +34,7 @@ from twinbus.errors import (
 from twinbus.gateway.access.shared_access import MANAGE
 from twinbus.gateway.faults.faults import Faults
 from twinbus.gateway.namespaces.namespace import Namespace
-from twinbus.gateway.namespaces.views import QueueView, RuleView, SubscriptionView, TopicView
+from twinbus.gateway.namespaces.views import QueueView, RuleView
 from twinbus.limits import PAGE_COUNT_MAX
 from twinbus.server.http.access import Claim, HttpAccess
 from twinbus.server.http.atom.entity_documents import (
@@ -42,9 +42,7 @@ from twinbus.server.http.atom.entity_documents import (
     SUBSCRIPTION,
     TOPIC,
     DescriptionReader,
-    queue_entry,
-    subscription_entry,
-    topic_entry,
+    entity_entry,
 )
 from twinbus.server.http.atom.feeds import Entry, feed, local_name, namespace_entry, read_content
 from twinbus.server.http.atom.list_filters import read_filter
@@ -131,8 +129,6 @@ def metered_entity(namespace: Namespace, path: str) -> str:
 
 class _Call:
     """One request that may be answered."""
-
-    __slots__ = ("_access", "_base", "_namespace", "_now_utc_ms", "_request", "_version", "quota")
 
     def __init__(
         self, access: HttpAccess, namespace: Namespace, request: Request, now_utc_ms: int
@@ -328,11 +324,7 @@ class _Call:
     ) -> Entry:
         if isinstance(view, RuleView):
             return rule_entry(view, topic, subscription)
-        if isinstance(view, TopicView):
-            return topic_entry(view, self._base, self._version)
-        if isinstance(view, SubscriptionView):
-            return subscription_entry(view, self._base, self._version)
-        return queue_entry(view, self._base, self._version)
+        return entity_entry(view, self._base, self._version)
 
     def _entry(self, status: int, entry: Entry) -> Response:
         return Response(status, entry.written(self._base).encode(), _ENTRY_TYPE)

@@ -15,7 +15,6 @@ contact is impossible, and why (A-1).
 """
 
 import asyncio
-import json
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any, Final
@@ -35,7 +34,7 @@ from twinbus.gateway.health.health import (
 )
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.server.http.access import AUTHORIZATION
-from twinbus.server.http.exchange import Request, Response
+from twinbus.server.http.exchange import Request, Response, json_response
 from twinbus.server.http.operations.running_server import RunningServer
 from twinbus.server.http.viewers import Observers
 
@@ -77,7 +76,7 @@ class HealthRequests:
             document["throttled"] = self._server.throttle.pressures()
             await self._add_entities(document, stores, seen)
         code = HTTPStatus.SERVICE_UNAVAILABLE if status == UNHEALTHY else HTTPStatus.OK
-        return Response(code, json.dumps(document).encode(), "application/json")
+        return json_response(code, document)
 
     async def _add_entities(
         self, document: dict[str, Any], stores: Iterable[StoreReport], seen: Namespace | None

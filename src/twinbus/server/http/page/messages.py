@@ -5,7 +5,6 @@ counted as they are.  A change is made message by message: each says what became
 """
 
 import asyncio
-import json
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -32,7 +31,7 @@ from twinbus.limits import PAGE_MESSAGES_MAX, SEQUENCE_NUMBERS_MAX
 from twinbus.links.request import ask
 from twinbus.server.http.access import HttpAccess
 from twinbus.server.http.addressed_entity import AddressedEntity, find_addressed
-from twinbus.server.http.exchange import Request, Response
+from twinbus.server.http.exchange import Request, Response, read_json
 from twinbus.server.http.page.answers import json_answer, query_number
 from twinbus.server.http.page.message import STATES, message_document
 
@@ -145,10 +144,7 @@ def read_change(body: bytes) -> tuple[str, list[int]]:
     """The path of an entity, and sequence numbers: as numbers, or as texts of digits."""
     if len(body) > BODY_BYTES_MAX:
         raise ArgumentOutOfRange(f"The request may have at most {BODY_BYTES_MAX} bytes.")
-    try:
-        given = json.loads(body)
-    except (ValueError, RecursionError):
-        given = None
+    given = read_json(body)
     if not isinstance(given, dict) or set(given) != {"entity", "sequence_numbers"}:
         raise ArgumentInvalid("A request is {'entity': …, 'sequence_numbers': […]} as JSON.")
     path, numbers = given["entity"], given["sequence_numbers"]

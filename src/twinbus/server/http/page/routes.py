@@ -24,7 +24,6 @@ from twinbus.server.http.access import Claim
 from twinbus.server.http.exchange import Request, Response
 from twinbus.server.http.page.answers import (
     HEADERS,
-    JSON,
     json_answer,
     not_allowed,
     query_number,
@@ -80,7 +79,7 @@ class PageRequests:
             return await self._messages.browse(request)
         if name == "state":
             text = await self._state.text(self._view(request))
-            return Response(200, text.data.encode(), JSON, HEADERS)
+            return Response(200, text.data.encode(), "application/json", HEADERS)
         if name == "live":
             return self._show(request)
         if is_file(name):

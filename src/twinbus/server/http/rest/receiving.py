@@ -23,16 +23,6 @@ from twinbus.server.http.rest.messages import (
 class Received:
     """One message handed out, encoded while it was the queue's to read."""
 
-    __slots__ = (
-        "_addressed",
-        "_data",
-        "_facts",
-        "body",
-        "grant",
-        "locked_until_utc_ms",
-        "sequence_number",
-    )
-
     def __init__(
         self, addressed: AddressedEntity, message: Message, body: bytes, locked_until_utc_ms: int
     ) -> None:

@@ -13,7 +13,7 @@ that was locked for a peer that is gone is free again at once.
 """
 
 import secrets
-from typing import Final, Protocol, cast
+from typing import Final, cast
 from urllib.parse import quote
 from uuid import UUID
 
@@ -41,13 +41,12 @@ from twinbus.errors import (
 from twinbus.gateway.access.shared_access import LISTEN, SEND
 from twinbus.gateway.counting.meter import measure
 from twinbus.gateway.directory.addresses import parse_address
-from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.limits import HTTP_BODY_BYTES_MAX, REST_WAIT_S_MAX
 from twinbus.links.request import ask
 from twinbus.message.incoming import new_message
 from twinbus.message.lock_tokens import lock_token, parse_lock_token
 from twinbus.message.message_id import MessageIds
-from twinbus.server.http.access import Claim
+from twinbus.server.http.access import Claim, HttpAccess
 from twinbus.server.http.addressed_entity import AddressedEntity, find_addressed
 from twinbus.server.http.exchange import Request, Response, error_response
 from twinbus.server.http.rest.messages import (
@@ -67,12 +66,6 @@ _SENDS: Final = 1
 _RECEIVES: Final = 2
 _SETTLES: Final = 3
 _RIGHTS: Final = {_SENDS: SEND, _RECEIVES: LISTEN, _SETTLES: LISTEN}
-
-
-class Access(Protocol):
-    """Who may do what (http_access.py)."""
-
-    def authorize(self, request: Request, right: str, path: str) -> Namespace: ...
 
 
 def is_about_messages(method: str, segments: list[str]) -> bool:
@@ -101,7 +94,7 @@ def _split(segments: list[str]) -> tuple[int, str]:
 class RestRouter:
     """Answers the requests that `is_about_messages`."""
 
-    def __init__(self, access: Access, clock: Clock) -> None:
+    def __init__(self, access: HttpAccess, clock: Clock) -> None:
         self._access = access
         self._clock = clock
         self._message_ids = MessageIds(secrets.randbits(64))
