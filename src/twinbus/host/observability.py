@@ -13,13 +13,13 @@ from twinbus.gateway.namespaces.entity_changes import Maker
 from twinbus.gateway.namespaces.registry import Namespaces
 from twinbus.gateway.throttling.throttle import Throttle, Usage
 from twinbus.server.http.access import HttpAccess
+from twinbus.server.http.observers import Observers
 from twinbus.server.http.operations.front import Reports
 from twinbus.server.http.operations.health import HealthRequests
 from twinbus.server.http.operations.metrics import MetricsRequests
 from twinbus.server.http.operations.running_server import RunningServer
 from twinbus.server.http.page.assembly import Page
 from twinbus.server.http.page.cost import Reader
-from twinbus.server.http.viewers import Observers
 from twinbus.telemetry.telemetry import Telemetry
 
 

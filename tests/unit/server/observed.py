@@ -19,11 +19,11 @@ from twinbus.limits import PROFILE_DEFAULT, THRESHOLDS_DEFAULT
 from twinbus.links.store_link import UP
 from twinbus.server.http.access import HttpAccess
 from twinbus.server.http.exchange import Request, Response
+from twinbus.server.http.observers import Observers
 from twinbus.server.http.operations.front import Reports
 from twinbus.server.http.operations.health import HealthRequests
 from twinbus.server.http.operations.metrics import MetricsRequests
 from twinbus.server.http.operations.running_server import RunningServer
-from twinbus.server.http.viewers import Observers
 from twinbus.telemetry.telemetry import Telemetry
 
 T = TypeVar("T")

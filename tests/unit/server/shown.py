@@ -19,7 +19,7 @@ from twinbus.server.http.operations.running_server import RunningServer
 from twinbus.server.http.page.cost import CostBook
 from twinbus.server.http.page.pair_reports import PairReports
 from twinbus.server.http.page.rates import Rates
-from twinbus.server.http.page.state import PageState, Text, View
+from twinbus.server.http.page.state import PageState, PageText, PageView
 from twinbus.storage.faulty import DiskFaults
 
 T = TypeVar("T")
@@ -82,10 +82,10 @@ class Shown:
         prefix: str = "",
         skip: int = 0,
         top: int = 200,
-    ) -> View:
-        return View(namespace, sees_all, prefix, skip, top)
+    ) -> PageView:
+        return PageView(namespace, sees_all, prefix, skip, top)
 
-    async def text(self, view: View) -> Text:
+    async def text(self, view: PageView) -> PageText:
         return await self.run(self.state.text(view))
 
     async def document(self, namespace: Namespace, **wanted: Any) -> dict[str, Any]:

@@ -213,7 +213,7 @@ def _sendable(conversation: Conversation, address: Address) -> Entity:
     return entity
 
 
-class Taker(Protocol):
+class DeliveryTaker(Protocol):
     """A link's context that takes deliveries."""
 
     def received(self, event: DeliveryReceived) -> None: ...
@@ -229,7 +229,7 @@ def take_deliveries(events: list[Event], at: int) -> int:
         if isinstance(taker, SendingLink):
             taker.received(event)
         elif taker is not None:  # else the link was refused or is gone
-            cast(Taker, taker).received(event)
+            cast(DeliveryTaker, taker).received(event)
         at += 1
     return at
 

@@ -6,7 +6,7 @@ from twinbus.amqp.connection import Connection
 from twinbus.limits import STRANGER_BYTES_MAX
 from twinbus.server.amqp.conversation import Conversation
 from twinbus.server.amqp.request_node import ResponseLink
-from twinbus.server.port.strangers import Share, Strangers
+from twinbus.server.port.strangers import Strangers, StrangerShare
 
 TRANSACTION_BYTES: Final = 1_024  # what a stranger's counts for, about what it takes
 
@@ -19,7 +19,7 @@ class StrangerRoom:
     ) -> None:
         self._connection = connection
         self._conversation = conversation
-        self._share = Share(strangers)
+        self._share = StrangerShare(strangers)
         self._attach_bytes = 0  # what brought links: names and all
 
     def took(self, size_bytes: int, attaches: bool) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 
 from twinbus.errors import Unavailable
 from twinbus.server.port.connections import ClientConnection
-from twinbus.server.port.strangers import Share, Strangers
+from twinbus.server.port.strangers import Strangers, StrangerShare
 
 
 class Peer:
@@ -13,7 +13,7 @@ class Peer:
     def __init__(self, strangers: Strangers) -> None:
         self.transport: asyncio.Transport | None = None  # while it is connected, and ours
         self.settled_namespace: str | None = None  # by the latest token
-        self._share = Share(strangers)
+        self._share = StrangerShare(strangers)
 
     @property
     def is_gone(self) -> bool:

@@ -126,7 +126,7 @@ class Listener:
             is_tls = first[0] == TLS_HELLO
             amqp, http = self._amqp, self._http
             if self._requires_tls and not is_tls:
-                amqp = http = Refusal
+                amqp = http = TlsRequired
             await loop.connect_accepted_socket(
                 lambda: Sniffer(amqp, http, self._handshake_s, self._left, self._connections),
                 client,
@@ -204,7 +204,7 @@ class Sniffer(asyncio.Protocol):
         self._left()
 
 
-class Refusal(asyncio.Protocol):
+class TlsRequired(asyncio.Protocol):
     """For those who come without TLS where it is required."""
 
     def __init__(self, left: Callable[[], None]) -> None:

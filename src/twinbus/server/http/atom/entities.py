@@ -44,7 +44,13 @@ from twinbus.server.http.atom.entity_documents import (
     DescriptionReader,
     entity_entry,
 )
-from twinbus.server.http.atom.feeds import Entry, feed, local_name, namespace_entry, read_content
+from twinbus.server.http.atom.feeds import (
+    AtomEntry,
+    feed,
+    local_name,
+    namespace_entry,
+    read_content,
+)
 from twinbus.server.http.atom.list_filters import read_filter
 from twinbus.server.http.atom.rule_documents import DEFAULT_RULE, RULE, read_rule, rule_entry
 from twinbus.server.http.exchange import Request, Response, error_response
@@ -95,7 +101,7 @@ class AtomRouter:
             error = self._faults.management_refusal(namespace.prefix + path)
             if error is not None:
                 raise error
-        call = _Call(self._access, namespace, request, self._clock.now().utc_ms)
+        call = _EntityRequest(self._access, namespace, request, self._clock.now().utc_ms)
         metrics = namespace.gateway.metrics.of_namespace(namespace.name)
         try:
             response = await call.answer(path)
@@ -127,7 +133,7 @@ def metered_entity(namespace: Namespace, path: str) -> str:
     return path if entity is None else namespace.path_of(entity)  # None: it was deleted just now
 
 
-class _Call:
+class _EntityRequest:
     """One request that may be answered."""
 
     def __init__(
@@ -171,8 +177,7 @@ class _Call:
         if self._request.method not in ("GET", "HEAD"):
             return _read_only()
         namespace = self._namespace
-        profile = namespace.limits.name
-        entry = namespace_entry(namespace.name, namespace.created_utc_ms, profile)
+        entry = namespace_entry(namespace.name, namespace.created_utc_ms, namespace.limits.name)
         return self._entry(200, entry)
 
     async def _list(
@@ -321,12 +326,12 @@ class _Call:
 
     def _written(
         self, view: QueueView | RuleView, topic: str = "", subscription: str = ""
-    ) -> Entry:
+    ) -> AtomEntry:
         if isinstance(view, RuleView):
             return rule_entry(view, topic, subscription)
         return entity_entry(view, self._base, self._version)
 
-    def _entry(self, status: int, entry: Entry) -> Response:
+    def _entry(self, status: int, entry: AtomEntry) -> Response:
         return Response(status, entry.written(self._base).encode(), _ENTRY_TYPE)
 
 
@@ -336,10 +341,7 @@ def _read_only() -> Response:
 
 def _default_rule(content: Element) -> Element | None:
     """The rule that a new subscription shall have in place of `$Default`."""
-    for child in content:
-        if local_name(child) == DEFAULT_RULE:
-            return child
-    return None
+    return next((child for child in content if local_name(child) == DEFAULT_RULE), None)
 
 
 def _api_version(request: Request) -> str:

@@ -27,7 +27,7 @@ from twinbus.server.http.atom.authorization_documents import (
     read_authorization_rules,
     write_authorization_rules,
 )
-from twinbus.server.http.atom.feeds import Entry, description, element, local_name, utc_text
+from twinbus.server.http.atom.feeds import AtomEntry, description, element, local_name, utc_text
 from twinbus.server.http.xml_reader import XML_SPACE, boolean, whole_number
 
 COUNTS: Final = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
@@ -263,7 +263,7 @@ def _read_setting(name: str, text: str, kind: str) -> object:
 # -- writing ---------------------------------------------------------------------------------------
 
 
-def entity_entry(view: QueueView, base: str, version: str) -> Entry:
+def entity_entry(view: QueueView, base: str, version: str) -> AtomEntry:
     kind, path, texts = QUEUE, view.name, _texts(view, base)
     if isinstance(view, TopicView):
         kind = TOPIC
@@ -282,7 +282,7 @@ def entity_entry(view: QueueView, base: str, version: str) -> Entry:
         if (name in written or name in texts) and version >= _SINCE.get(name, "")
     ]
     content = description(kind, elements)
-    return Entry(path, view.name, view.created_utc_ms, view.updated_utc_ms, content)
+    return AtomEntry(path, view.name, view.created_utc_ms, view.updated_utc_ms, content)
 
 
 def _texts(view: QueueView, base: str) -> dict[str, str]:

@@ -47,7 +47,7 @@ def local_name(element: Element) -> str:
 # -- writing ---------------------------------------------------------------------------------------
 
 
-class Entry(NamedTuple):
+class AtomEntry(NamedTuple):
     """One resource as Atom shows it: where it is, what it is called, since when, its content."""
 
     path: str  # from the namespace on, not yet encoded
@@ -68,7 +68,9 @@ class Entry(NamedTuple):
         )
 
 
-def feed(path: str, now_utc_ms: int, entries: Sequence[Entry], base: str, next_query: str) -> str:
+def feed(
+    path: str, now_utc_ms: int, entries: Sequence[AtomEntry], base: str, next_query: str
+) -> str:
     """A page.  The Python SDK takes exactly two links as "there is more", the second as where."""
     address = f"{base}/{quote(path, safe=_PATH_CHARS)}"
     links = _link("self", address)
@@ -82,7 +84,7 @@ def feed(path: str, now_utc_ms: int, entries: Sequence[Entry], base: str, next_q
     )
 
 
-def namespace_entry(name: str, created_utc_ms: int, profile: str) -> Entry:
+def namespace_entry(name: str, created_utc_ms: int, profile: str) -> AtomEntry:
     """`profile` is that of its limits; what the cloud has no tier for is its highest."""
     created = utc_text(created_utc_ms)
     tier = profile.title() if profile in ("basic", "standard") else "Premium"
@@ -95,7 +97,7 @@ def namespace_entry(name: str, created_utc_ms: int, profile: str) -> Entry:
         element("NamespaceType", "Messaging"),
     ]
     content = description("NamespaceInfo", elements)
-    return Entry("$namespaceinfo", name, created_utc_ms, created_utc_ms, content)
+    return AtomEntry("$namespaceinfo", name, created_utc_ms, created_utc_ms, content)
 
 
 def description(kind: str, elements: Sequence[str]) -> str:

@@ -35,8 +35,8 @@ from twinbus.gateway.health.health import (
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.server.http.access import AUTHORIZATION
 from twinbus.server.http.exchange import Request, Response, json_response
+from twinbus.server.http.observers import Observers
 from twinbus.server.http.operations.running_server import RunningServer
-from twinbus.server.http.viewers import Observers
 
 # The shape of Microsoft's emulator, so that what waits for that one can wait for this one.
 _MESSAGES: Final = {

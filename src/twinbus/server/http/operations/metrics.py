@@ -12,10 +12,11 @@ from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.health.usage import memory_there_is
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.server.http.exchange import Request, Response
+from twinbus.server.http.observers import Observers
 from twinbus.server.http.operations.health import entities_of
 from twinbus.server.http.operations.metrics_text import (
     NO_ENTITY,
-    Seen,
+    EntitySample,
     entity_labels,
     render_brokers,
     render_entities,
@@ -26,7 +27,6 @@ from twinbus.server.http.operations.metrics_text import (
 )
 from twinbus.server.http.operations.prometheus import CONTENT_TYPE
 from twinbus.server.http.operations.running_server import RunningServer
-from twinbus.server.http.viewers import Observers
 from twinbus.telemetry.telemetry import Telemetry
 
 ENTITIES_MAX: Final = 10_000  # shown; a namespace of Service Bus has no more
@@ -62,7 +62,7 @@ class MetricsRequests:
         entities = entities[:ENTITIES_MAX]
         pieces.append(self._partitions(entities).encode())
         seen = [
-            Seen(entity_labels(each.name, NO_ENTITY), metrics.of_namespace(each.name))
+            EntitySample(entity_labels(each.name, NO_ENTITY), metrics.of_namespace(each.name))
             for each in namespaces
         ]
         for first in range(0, len(entities), _SLICE):
@@ -73,11 +73,11 @@ class MetricsRequests:
             await asyncio.sleep(0)
         return pieces
 
-    async def _look(self, entities: list[tuple[Namespace, Entity]]) -> list[Seen]:
+    async def _look(self, entities: list[tuple[Namespace, Entity]]) -> list[EntitySample]:
         held = [entity for _, entity in entities]
         runtimes: list[Runtime] = await self._server.maker.runtimes(held)
         return [
-            Seen(
+            EntitySample(
                 entity_labels(namespace.name, namespace.path_of(entity)),
                 entity.metrics if entity.metrics.is_used else None,
                 runtime,

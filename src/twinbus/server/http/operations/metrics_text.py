@@ -43,7 +43,7 @@ GAUGES: Final = (
 )
 
 
-class Seen(NamedTuple):
+class EntitySample(NamedTuple):
     """One entity at the moment of looking: its labels, its counters, what it holds."""
 
     at: str
@@ -55,7 +55,7 @@ def entity_labels(namespace: str, path: str) -> str:
     return labels(namespace=namespace, entity=path)
 
 
-def render_entities(seen: list[Seen]) -> Iterator[str]:
+def render_entities(seen: list[EntitySample]) -> Iterator[str]:
     """Everything about entities, in pieces of which none takes long."""
     used = [(each.at, each.metrics) for each in seen if each.metrics is not None]
     for attribute, name, meaning in COUNTERS:

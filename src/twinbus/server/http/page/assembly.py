@@ -1,23 +1,23 @@
 """Page and pairs of one server, put together.
 
 counters, meter, health ─▶ PageState ─┬▶ requests    for /, /$page
-                                      └▶ Live        for /$page/live
+                                      └▶ LivePage    for /$page/live
 reports of paired clients ────────────▶ pairs        for /$pairs
 """
 
 from twinbus.clock import Clock
 from twinbus.gateway.faults.acting import ActingFaults
 from twinbus.server.http.access import HttpAccess
+from twinbus.server.http.observers import Observers
 from twinbus.server.http.operations.running_server import RunningServer
 from twinbus.server.http.page.cost import CostBook, Reader
-from twinbus.server.http.page.live import Live
+from twinbus.server.http.page.live import LivePage
 from twinbus.server.http.page.messages import PageMessages
 from twinbus.server.http.page.pair_reports import PairReports, PairRequests
 from twinbus.server.http.page.rates import Rates
 from twinbus.server.http.page.routes import PageRequests
 from twinbus.server.http.page.scope import PageScope
 from twinbus.server.http.page.state import PageState
-from twinbus.server.http.viewers import Observers
 
 
 class Page:
@@ -37,7 +37,7 @@ class Page:
         scope = PageScope(observers, server.namespaces)
         reports = PairReports(clock)
         state = PageState(server, faults, self._rates, self._cost, reports, clock)
-        self._live = Live(state)
+        self._live = LivePage(state)
         messages = PageMessages(access, faults.faults.refuses_connection)
         self.requests = PageRequests(scope, state, self._live, messages)
         self.pairs = PairRequests(access, scope, reports)

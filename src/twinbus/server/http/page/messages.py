@@ -1,6 +1,6 @@
 """Messages for the page: look at them, send dead letters back, delete some.
 
-The same commands as those of `twinbus peek`, `replay` and `purge` (bulk_requests.py), metered and
+The same commands as those of `twinbus peek`, `replay` and `purge` (amqp/management), metered and
 counted as they are.  A change is made message by message: each says what became of it.
 """
 

@@ -30,10 +30,10 @@ from twinbus.server.http.page.answers import (
     refusal,
 )
 from twinbus.server.http.page.files import answer_file, is_file, is_for_browser
-from twinbus.server.http.page.live import Live, Viewer
+from twinbus.server.http.page.live import LivePage, Viewer
 from twinbus.server.http.page.messages import PageMessages
 from twinbus.server.http.page.scope import PageScope
-from twinbus.server.http.page.state import PageState, View
+from twinbus.server.http.page.state import PageState, PageView
 
 PAGE: Final = "$page"
 ENTITIES_DEFAULT: Final = 200
@@ -49,7 +49,7 @@ class PageRequests:
     """Answers what `is_about_page`."""
 
     def __init__(
-        self, scope: PageScope, state: PageState, live: Live, messages: PageMessages
+        self, scope: PageScope, state: PageState, live: LivePage, messages: PageMessages
     ) -> None:
         self._scope = scope
         self._state = state
@@ -95,9 +95,9 @@ class PageRequests:
             response.when_unsent = request.when_gone = partial(self._live.leave, viewer)
         return response
 
-    def _view(self, request: Request) -> View:
+    def _view(self, request: Request) -> PageView:
         namespace, sees_all = self._scope.look(request)
         prefix = request.query.get("entities", "").lower()
         skip = query_number(request, "skip", 0, 0, _SKIP_MAX)
         top = query_number(request, "top", ENTITIES_DEFAULT, 1, PAGE_COUNT_MAX)
-        return View(namespace, sees_all, prefix, skip, top)
+        return PageView(namespace, sees_all, prefix, skip, top)

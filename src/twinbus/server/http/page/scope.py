@@ -9,7 +9,7 @@ from twinbus.errors import EntityNotFound, Unauthorized
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces
 from twinbus.server.http.exchange import Request
-from twinbus.server.http.viewers import Observers
+from twinbus.server.http.observers import Observers
 
 
 class PageScope:

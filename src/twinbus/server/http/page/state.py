@@ -1,8 +1,8 @@
 """The page's document: everything about one namespace, and the server under it, at one moment.
 
-    View     what somebody wants to see: a namespace, which of its entities
-    Look     what a namespace held when it was looked at; several views may share one
-    text     the document as JSON, in pieces, so that it is known what has changed
+    PageView        what somebody wants to see: a namespace, which of its entities
+    NamespaceLook   what it held when it was looked at; several views may share one
+    PageText        the document as JSON, in pieces, so that it is known what has changed
 
 Shows what `/health`, `/metrics` and management know.  With ten thousand entities a look takes a
 while, so it is taken in slices, between which the loop does its other work; only one at a time.
@@ -48,7 +48,7 @@ _RESTLESS: Final = frozenset(("time", "server", "brokers", "stores", "pairs", "f
 
 
 @dataclass(frozen=True)
-class View:
+class PageView:
     """What somebody wants to see."""
 
     namespace: Namespace
@@ -58,7 +58,7 @@ class View:
     top: int
 
 
-class Look:
+class NamespaceLook:
     """What a namespace held: its entities in the order of the page, and what was in them."""
 
     def __init__(self, entities: list[Entity]) -> None:
@@ -86,7 +86,7 @@ class Look:
             self.backlog.append({"queue": path, "primary": primary, "index": index, **counts})
 
 
-class Text(NamedTuple):
+class PageText(NamedTuple):
     """A document, written, and what of it is worth to be shown again."""
 
     data: str
@@ -114,16 +114,16 @@ class PageState:
         self._started = clock.now()
         self._mutex = asyncio.Lock()
 
-    async def text(self, view: View) -> Text:
+    async def text(self, view: PageView) -> PageText:
         """The document, fresh."""
         await self._cost.begin(COST_PATIENCE_S)
         async with self._mutex:
             return await self.text_of(view, await self.look(view.namespace))
 
-    async def look(self, namespace: Namespace) -> Look:
+    async def look(self, namespace: Namespace) -> NamespaceLook:
         entities = await entities_of(namespace)
-        entities.sort(key=_place)
-        look = Look(entities)
+        entities.sort(key=_sort_key)
+        look = NamespaceLook(entities)
         for first in range(0, len(entities), _SLICE):
             some = entities[first : first + _SLICE]
             for entity, runtime in zip(some, await self._server.maker.runtimes(some), strict=True):
@@ -132,7 +132,7 @@ class PageState:
             await asyncio.sleep(0)
         return look
 
-    async def text_of(self, view: View, look: Look) -> Text:
+    async def text_of(self, view: PageView, look: NamespaceLook) -> PageText:
         """Each part of the document is written once; between large ones others have their turn."""
         pieces: dict[str, str] = {}
         for name, make in self._parts(view, look):
@@ -152,11 +152,11 @@ class PageState:
                 self._pairs.changes,
             )
         )
-        return Text(data, mark)
+        return PageText(data, mark)
 
     # -- the server ------------------------------------------------------------------------------
 
-    def _parts(self, view: View, look: Look) -> list[tuple[str, Callable[[], object]]]:
+    def _parts(self, view: PageView, look: NamespaceLook) -> list[tuple[str, Callable[[], object]]]:
         namespace = view.namespace
         return [
             ("time", lambda: iso(self._clock.now().utc_ms)),
@@ -165,14 +165,14 @@ class PageState:
             ("totals", lambda: self._totals(look)),
             ("brokers", lambda: [broker_document(each) for each in self._server.source.brokers()]),
             ("stores", lambda: [store_document(each) for each in self._server.source.stores()]),
-            ("backlog", lambda: sorted(look.backlog, key=_backlog_place)),
+            ("backlog", lambda: sorted(look.backlog, key=_backlog_key)),
             ("pairs", lambda: self._pairs.documents(namespace.name)),
             ("faults", lambda: self._fault_documents(view)),
             ("throttled", self._server.throttle.pressures),
             ("cost", lambda: self._cost.document(namespace.name)),
         ]
 
-    def _about(self, view: View) -> dict[str, Any]:
+    def _about(self, view: PageView) -> dict[str, Any]:
         metrics, usage, now = self._server.gateway.metrics, self._server.usage, self._clock.now()
         names = [each.name for each in self._server.namespaces.all()]
         return {
@@ -191,7 +191,7 @@ class PageState:
             "lag_ms": usage.lag_ms,
         }
 
-    def _fault_documents(self, view: View) -> list[dict[str, object]]:
+    def _fault_documents(self, view: PageView) -> list[dict[str, object]]:
         first = self._server.namespaces.default
         return [
             fault_document(self._faults, fault)
@@ -199,7 +199,7 @@ class PageState:
             if view.sees_all or owns(view.namespace, first, fault)
         ]
 
-    def _totals(self, look: Look) -> dict[str, Any]:
+    def _totals(self, look: NamespaceLook) -> dict[str, Any]:
         kinds = [entity.kind for entity in look.entities]
         rates = {name: round(rate, 2) for name, rate in look.rates.items()}
         counted = {f"{kind}s": kinds.count(kind) for kind in ("queue", "topic", "subscription")}
@@ -207,7 +207,7 @@ class PageState:
 
     # -- entities --------------------------------------------------------------------------------
 
-    async def _page(self, view: View, look: Look) -> dict[str, str]:
+    async def _page(self, view: PageView, look: NamespaceLook) -> dict[str, str]:
         """The entities that are wanted, written."""
         matching: Sequence[int] = range(len(look.paths))
         if view.prefix:
@@ -275,13 +275,13 @@ class PageState:
         return found
 
 
-def _place(entity: Entity) -> tuple[str, str]:
+def _sort_key(entity: Entity) -> tuple[str, str]:
     """By name, a topic's subscriptions behind it."""
     own, _, subscription = entity.name.lower().partition(_SUBSCRIPTIONS)
     return own, subscription
 
 
-def _backlog_place(entry: dict[str, Any]) -> tuple[str, int]:
+def _backlog_key(entry: dict[str, Any]) -> tuple[str, int]:
     return entry["primary"].lower(), entry["index"]
 
 

@@ -20,7 +20,7 @@ from twinbus.server.http.rest.messages import (
 )
 
 
-class Received:
+class ReceivedMessage:
     """One message handed out, encoded while it was the queue's to read."""
 
     def __init__(
@@ -57,18 +57,20 @@ class Received:
         addressed.gateway.submit([Settle(entity_id, addressed.address.subqueue, [lock], RELEASE)])
 
 
-class Waiting:
+class WaitingRequest:
     """A receiver for one message (a Sink): it is given one, or gives up."""
 
     def __init__(self, addressed: AddressedEntity, receive_mode: int) -> None:
         self._addressed = addressed
         self._mode = receive_mode
-        self._result: asyncio.Future[Received | None] = asyncio.get_running_loop().create_future()
+        self._result: asyncio.Future[ReceivedMessage | None] = (
+            asyncio.get_running_loop().create_future()
+        )
         self._receiver = addressed.gateway.open_receiver(
             addressed.entity.entity_id, addressed.address.subqueue, receive_mode, self
         )
 
-    async def wait(self, wait_s: float) -> Received | None:
+    async def wait(self, wait_s: float) -> ReceivedMessage | None:
         """The message; None when none has come in time or the peer is gone."""
         receiver = self._receiver
         timer: asyncio.TimerHandle | None = None
@@ -92,17 +94,13 @@ class Waiting:
         if not self._result.done():
             self._receiver.set_credit(1, drain=True)
 
-    def _resolve(self, received: Received | None) -> None:
-        if not self._result.done():
-            self._result.set_result(received)
-
     # -- what the broker calls (a Sink) ------------------------------------------------------
 
     def deliver(
         self, messages: list[Message], bodies: list[bytes], locked_until_utc_ms: int
     ) -> None:
         for message, body in zip(messages, bodies, strict=True):
-            received = Received(self._addressed, message, body, locked_until_utc_ms)
+            received = ReceivedMessage(self._addressed, message, body, locked_until_utc_ms)
             if not self._result.done():
                 self._result.set_result(received)
             elif self._mode == PEEK_LOCK:
@@ -112,7 +110,8 @@ class Waiting:
         return self._result.done()
 
     def drained(self) -> None:
-        self._resolve(None)
+        if not self._result.done():
+            self._result.set_result(None)
 
     def removed(self) -> None:
         if not self._result.done():

@@ -54,7 +54,7 @@ from twinbus.server.http.rest.messages import (
     read_batch,
     read_message,
 )
-from twinbus.server.http.rest.receiving import Waiting
+from twinbus.server.http.rest.receiving import WaitingRequest
 from twinbus.server.http.rest.times import http_date
 
 _MESSAGES: Final = "messages"
@@ -179,7 +179,7 @@ class RestRouter:
                 "This entity requires sessions, which REST cannot receive from. Use AMQP."
             )
         wait_s = _read_timeout(request)
-        waiting = Waiting(addressed, mode)
+        waiting = WaitingRequest(addressed, mode)
         request.when_gone = waiting.give_up
         received = await waiting.wait(wait_s)
         if received is None:
