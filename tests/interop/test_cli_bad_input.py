@@ -256,8 +256,8 @@ def test_doctor_has_an_answer(
 OLDER = """
 import twinbus
 twinbus.__version__ = "0.0.1"
-from twinbus.server.amqp import management
-del management._OPERATIONS["twinbus:browse"]
+from twinbus.server.amqp.management.node import OPERATIONS
+del OPERATIONS["twinbus:browse"]
 """
 
 

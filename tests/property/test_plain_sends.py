@@ -9,6 +9,7 @@ from twinbus.amqp.encoding import encode_symbol, encode_value
 from twinbus.entities.message import NEVER_MS, NewMessage
 from twinbus.errors import RemoteProtocolError, ServiceError
 from twinbus.limits import PING_SIZE_BYTES_MAX, PROPERTY_SIZE_BYTES_MAX
+from twinbus.message.incoming import new_message
 from twinbus.message.message_id import MessageIds
 from twinbus.message.plain import (
     Properties,
@@ -20,7 +21,6 @@ from twinbus.message.plain import (
 from twinbus.message.producer_keys import PRODUCER_KEY
 from twinbus.message.sections import DELIVERY_ANNOTATIONS, FOOTER, encode_map_section
 from twinbus.message.short_scan import PING_TYPE, PlainSends
-from twinbus.server.amqp.sending import new_message
 
 texts = st.none() | st.text(st.characters(codec="utf-8"), max_size=20)
 ids = texts | st.uuids() | st.binary(max_size=20) | st.sampled_from(["", "i" * 128, "i" * 129])

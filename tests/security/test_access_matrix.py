@@ -20,7 +20,7 @@ from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.config import Identity, RuleConfig, store_identity
 from twinbus.gateway.access.shared_access import LISTEN, MANAGE, RIGHTS, SEND
-from twinbus.server.amqp import management
+from twinbus.server.amqp.management import node
 from twinbus.server.http.access import TOKEN_LEEWAY_S
 from twinbus.testing.server import ServerProcess
 
@@ -329,7 +329,7 @@ def check(operation: Operation, allowed: bool, result: str) -> str:
 
 
 def test_every_request_is_in_the_matrix() -> None:
-    assert set(REQUESTS) == set(management._OPERATIONS)
+    assert set(REQUESTS) == set(node.OPERATIONS)
 
 
 AMQP: Final = [each for each in OPERATIONS if not each.address.startswith("/")]

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from twinbus.entities.message import NEVER_MS
 from twinbus.errors import ServiceError
+from twinbus.message.incoming import new_message
 from twinbus.message.message_id import MessageIds
 from twinbus.message.plain import decode_message
-from twinbus.server.amqp.sending import new_message
 from twinbus.server.http.rest.messages import (
     body_of,
     broker_properties,

@@ -14,7 +14,7 @@ from tests.unit.server.http.atom.atom_harness import Client
 from tests.unit.server.http.atom.xml_bodies import document
 from twinbus.errors import ServiceError
 from twinbus.limits import HTTP_BODY_BYTES_MAX
-from twinbus.server.http.connection import Response, error_response
+from twinbus.server.http.exchange import Response, error_response
 
 pytestmark = pytest.mark.asyncio
 

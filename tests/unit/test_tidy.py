@@ -18,22 +18,6 @@ FUNCTION_LINES_MAX = 70
 METHODS_MAX = 30
 ROOM_FILES_MAX = 30
 
-# What is larger than that still, and is being divided: what fits must leave its list, and nothing
-# may come in.
-KNOWN_LONG_FILES = {
-    "src/twinbus/gateway/partitions/receiver.py",
-    "src/twinbus/server/amqp/endpoint.py",
-    "src/twinbus/server/http/connection.py",
-}
-KNOWN_CROWDED_CLASSES = {
-    "AmqpEndpoint",
-    "Brokers",
-    "Carrier",
-    "HttpProtocol",
-    "Line",
-    "Namespace",
-    "PartitionedReceiver",
-}
 # Put together here, so that this file does not break its own rule.
 UNFINISHED = re.compile(
     r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b"
@@ -156,7 +140,7 @@ def test_no_file_is_too_long() -> None:
         lines_max = FILE_LINES_MAX if path.is_relative_to(PACKAGE) else TEST_LINES_MAX
         if path.read_text().count("\n") > lines_max:
             long.add(named(path))
-    assert long == KNOWN_LONG_FILES
+    assert not long
 
 
 def test_a_class_of_many_methods_says_why() -> None:
@@ -173,7 +157,7 @@ def test_a_class_of_many_methods_says_why() -> None:
                 says_why = "methods" in (ast.get_docstring(node) or "")
                 if len(methods) > METHODS_MAX and not says_why:
                     crowded.add(node.name)
-    assert crowded == KNOWN_CROWDED_CLASSES
+    assert not crowded
 
 
 def test_no_room_is_crowded() -> None:

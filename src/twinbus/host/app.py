@@ -46,7 +46,7 @@ from twinbus.server.http.operations.namespaces import NamespaceRequests
 from twinbus.server.http.rest.requests import RestRouter
 from twinbus.server.http.websocket import WebSocket
 from twinbus.server.port.client_certificates import ClientCertificates
-from twinbus.server.port.connections import Lines
+from twinbus.server.port.connections import ClientConnections
 from twinbus.server.port.listener import Listener
 from twinbus.server.port.strangers import Strangers
 from twinbus.telemetry.telemetry import Telemetry
@@ -111,7 +111,7 @@ class Server:
             page.requests,
             page.pairs,
         )
-        listener = self._listener(namespaces, router, bus.faults.lines, tls)
+        listener = self._listener(namespaces, router, bus.faults.connections, tls)
         garbage_collection = self._garbage_collection = GarbageCollection(bus.runner.message_count)
         try:
             port = listener.bind(config.host, config.port)
@@ -209,7 +209,11 @@ class Server:
             endpoint.detach_receivers(fault.covers_name, fault.error())
 
     def _listener(
-        self, namespaces: Namespaces, router: Router, lines: Lines, tls: ssl.SSLContext
+        self,
+        namespaces: Namespaces,
+        router: Router,
+        connections: ClientConnections,
+        tls: ssl.SSLContext,
     ) -> Listener:
         config = self._config
         deadlines = Deadlines(config.handshake_s, config.cbs_s)
@@ -253,7 +257,7 @@ class Server:
             self._http.add(protocol)
             return protocol
 
-        return Listener(amqp, http, tls, config.handshake_s, config.tls.is_required, lines)
+        return Listener(amqp, http, tls, config.handshake_s, config.tls.is_required, connections)
 
 
 def _web_tokens(config: ServerConfig) -> WebTokens | None:

@@ -1,9 +1,9 @@
 """All that a server has for faults on purpose, put together.
 
-    links of the stores ─▶ ServerFaults ─┬▶ links     for the gateway
-                                         ├▶ lines     for the listener
-                                         ├▶ router    for /$faults
-                                         └▶ faults    for whoever asks what is in force
+    links of the stores ─▶ ServerFaults ─┬▶ links        for the gateway
+                                         ├▶ connections  for the listener
+                                         ├▶ router       for /$faults
+                                         └▶ faults       for whoever asks what is in force
 
 Everything is made before the gateway is, so what there is to be hurt is told later (`watch`).
 """
@@ -20,7 +20,7 @@ from twinbus.gateway.namespaces.registry import Namespaces
 from twinbus.links.store_link import StoreLink
 from twinbus.server.http.access import HttpAccess
 from twinbus.server.http.operations.faults import FaultRouter
-from twinbus.server.port.connections import Lines
+from twinbus.server.port.connections import ClientConnections
 
 
 class Targets:
@@ -66,8 +66,8 @@ class ServerFaults:
         self._targets = Targets(len(links), broker_count)
         self.faults = Faults(self._targets, random.random)
         self.links = [FaultyLink(link, store, self.faults) for store, link in enumerate(links)]
-        self.lines = Lines(self.faults, self._targets.by_host)
-        self.acting = ActingFaults(self.faults, effects, self.links, self.lines, lose, clock)
+        self.connections = ClientConnections(self.faults, self._targets.by_host)
+        self.acting = ActingFaults(self.faults, effects, self.links, self.connections, lose, clock)
 
     def watch(self, namespaces: Namespaces, directory: Directory) -> None:
         """This is what there is from now on."""

@@ -16,6 +16,7 @@ from twinbus.server.http.access import HttpAccess
 from twinbus.server.http.operations.front import FrontRequests
 from twinbus.server.http.operations.health import HealthRequests
 from twinbus.server.http.operations.metrics import MetricsRequests
+from twinbus.server.http.operations.running_server import RunningServer
 from twinbus.server.http.page.assembly import Page
 from twinbus.server.http.page.cost import Reader
 from twinbus.server.http.viewers import Viewers
@@ -63,19 +64,9 @@ class Observability:
     ) -> FrontRequests:
         """What answers requests about the server; `faults` lists those in force."""
         viewers = Viewers(access, self._is_open)
-        gateway, source, throttle = self._gateway, self._source, self.throttle
-        health = HealthRequests(source, gateway, namespaces, throttle, faults, viewers)
-        metrics = MetricsRequests(
-            source,
-            gateway,
-            changes,
-            namespaces,
-            throttle,
-            self._sampler,
-            viewers,
-            self._telemetry,
-        )
-        return FrontRequests(health, metrics)
+        server = self._server(changes, namespaces)
+        health = HealthRequests(server, faults, viewers)
+        return FrontRequests(health, MetricsRequests(server, viewers, self._telemetry))
 
     def page(
         self,
@@ -86,17 +77,10 @@ class Observability:
         access: HttpAccess,
     ) -> Page:
         """What answers the page; it works for as long as this does."""
-        self._page = Page(
-            self._source,
-            self._gateway,
-            changes,
-            namespaces,
-            self.throttle,
-            self._sampler.usage,
-            faults,
-            metered,
-            access,
-            Viewers(access, self._is_open),
-            self._clock,
-        )
+        server, viewers = self._server(changes, namespaces), Viewers(access, self._is_open)
+        self._page = Page(server, faults, metered, access, viewers, self._clock)
         return self._page
+
+    def _server(self, changes: EntityChanges, namespaces: Namespaces) -> RunningServer:
+        usage = self._sampler.usage
+        return RunningServer(self._source, self._gateway, changes, namespaces, self.throttle, usage)

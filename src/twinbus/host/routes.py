@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from twinbus.server.http.access import Claim, HttpAccess
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response
 from twinbus.server.http.operations.faults import is_about_faults
 from twinbus.server.http.operations.front import is_about_server
 from twinbus.server.http.operations.meter import is_about_meter

@@ -1,6 +1,6 @@
 """The limits of a message's parts, for messages that are large enough to break one.
 
-Nearly every message is too small for that, which `sending.new_message` sees from two lengths; only
+Nearly every message is too small for that, which `incoming.new_message` sees from two lengths; only
 the others come here.  What is refused here is refused as a whole: nothing of it is stored.
 """
 

@@ -47,9 +47,9 @@ from twinbus.limits import (
     TRANSACTIONS_SIZE_BYTES_MAX,
 )
 from twinbus.links.transactions import Transaction
+from twinbus.message.incoming import new_message
 from twinbus.message.message_id import MessageIds
 from twinbus.message.plain import data_section, encode_message
-from twinbus.server.amqp.sending import new_message
 
 
 class Scene:

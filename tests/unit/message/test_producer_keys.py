@@ -9,12 +9,12 @@ from twinbus.amqp.types import Symbol
 from twinbus.entities.message import NEVER_MS, NewMessage
 from twinbus.errors import ArgumentInvalid, RemoteProtocolError
 from twinbus.limits import PING_SIZE_BYTES_MAX
+from twinbus.message.incoming import new_message
 from twinbus.message.message_id import MessageIds
 from twinbus.message.plain import Properties, data_section, encode_message
 from twinbus.message.producer_keys import PRODUCER_KEY
 from twinbus.message.sections import DELIVERY_ANNOTATIONS, encode_map_section
 from twinbus.message.short_scan import PING_TYPE
-from twinbus.server.amqp.sending import new_message
 
 
 def annotated(key: object, body: bytes = b"body") -> NewMessage:

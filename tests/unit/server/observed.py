@@ -18,10 +18,11 @@ from twinbus.gateway.throttling.throttle import Throttle, Usage
 from twinbus.limits import PROFILE_DEFAULT, THRESHOLDS_DEFAULT
 from twinbus.links.store_link import UP
 from twinbus.server.http.access import HttpAccess
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response
 from twinbus.server.http.operations.front import FrontRequests
 from twinbus.server.http.operations.health import HealthRequests
 from twinbus.server.http.operations.metrics import MetricsRequests
+from twinbus.server.http.operations.running_server import RunningServer
 from twinbus.server.http.viewers import Viewers
 from twinbus.telemetry.telemetry import Telemetry
 
@@ -80,20 +81,12 @@ class Observed:
         gateway, clock = self.harness.gateway, self.harness.clock
         sampler = Sampler(self.throttle, self.source, clock, Usage(), gateway.look_at_throttle)
         viewers = Viewers(HttpAccess(namespaces, clock), is_open)
-        health = HealthRequests(
-            self.source, gateway, namespaces, self.throttle, self.faults.all, viewers
+        changes = self.harness.changes
+        server = RunningServer(
+            self.source, gateway, changes, namespaces, self.throttle, sampler.usage
         )
-        metrics = MetricsRequests(
-            self.source,
-            gateway,
-            self.harness.changes,
-            namespaces,
-            self.throttle,
-            sampler,
-            viewers,
-            Telemetry(),
-        )
-        self._reports = FrontRequests(health, metrics)
+        health = HealthRequests(server, self.faults.all, viewers)
+        self._reports = FrontRequests(health, MetricsRequests(server, viewers, Telemetry()))
 
     @classmethod
     async def make(cls, is_open: bool = False) -> "Observed":

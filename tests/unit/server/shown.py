@@ -15,10 +15,11 @@ from twinbus.host.brokers.in_process import LocalEffects
 from twinbus.host.fault_injection import ServerFaults
 from twinbus.limits import PROFILE_DEFAULT, THRESHOLDS_DEFAULT
 from twinbus.metered import Metered
+from twinbus.server.http.operations.running_server import RunningServer
 from twinbus.server.http.page.cost import CostBook
 from twinbus.server.http.page.pair_reports import PairReports
 from twinbus.server.http.page.rates import Rates
-from twinbus.server.http.page.state import PageState, Text, View
+from twinbus.server.http.page.state import PageState, PageText, PageView
 from twinbus.storage.faulty import DiskFaults
 
 T = TypeVar("T")
@@ -42,13 +43,12 @@ class Shown:
         self.metered: list[Metered] = []
         self.rates = Rates(harness.gateway.directory, harness.clock)
         self.pairs = PairReports(harness.clock)
+        throttle = Throttle(THRESHOLDS_DEFAULT, PROFILE_DEFAULT)
+        server = RunningServer(
+            self.source, harness.gateway, harness.changes, namespaces, throttle, Usage()
+        )
         self.state = PageState(
-            self.source,
-            harness.gateway,
-            harness.changes,
-            namespaces,
-            Throttle(THRESHOLDS_DEFAULT, PROFILE_DEFAULT),
-            Usage(),
+            server,
             self.faults,
             self.rates,
             CostBook(self._read, harness.clock),
@@ -82,10 +82,10 @@ class Shown:
         prefix: str = "",
         skip: int = 0,
         top: int = 200,
-    ) -> View:
-        return View(namespace, sees_all, prefix, skip, top)
+    ) -> PageView:
+        return PageView(namespace, sees_all, prefix, skip, top)
 
-    async def text(self, view: View) -> Text:
+    async def text(self, view: PageView) -> PageText:
         return await self.run(self.state.text(view))
 
     async def document(self, namespace: Namespace, **wanted: Any) -> dict[str, Any]:

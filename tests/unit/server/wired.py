@@ -114,7 +114,7 @@ class Client:
             if data:
                 self.endpoint.data_received(data)
             self.scene.run()
-            self.endpoint.flush()
+            self.endpoint.conversation.traffic.flush()
             frames, self.wire.frames = self.wire.frames, []
             self.events += self.connection.receive_data(b"".join(frames))
             moved = bool(data or frames)

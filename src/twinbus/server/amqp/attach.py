@@ -1,6 +1,6 @@
 """Attaching: what a link's address means, whether the client may, and the context it gets."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from twinbus.amqp.composites import Coordinator
 from twinbus.amqp.endpoints import Link
@@ -11,15 +11,13 @@ from twinbus.errors import ArgumentInvalid, ServiceError
 from twinbus.gateway.directory.addresses import Address, parse_address
 from twinbus.limits import BATCH_SIZE_BYTES_MAX, INGRESS_CREDIT, MESSAGE_SIZE_BYTES_MAX
 from twinbus.server.amqp.cbs import CBS, ClaimsNode
+from twinbus.server.amqp.conversation import Conversation
 from twinbus.server.amqp.coordinator import CoordinatorLink
-from twinbus.server.amqp.management import ManagementNode
+from twinbus.server.amqp.management.node import ManagementNode
 from twinbus.server.amqp.receiving import ReceivingLink
-from twinbus.server.amqp.request_node import Node, RequestLink, ResponseLink
+from twinbus.server.amqp.request_node import RequestLink, RequestNode, ResponseLink
 from twinbus.server.amqp.sending import SendingLink
 from twinbus.server.amqp.session_receiving import AcceptingLink, read_session_filter
-
-if TYPE_CHECKING:
-    from twinbus.server.amqp.endpoint import AmqpEndpoint
 
 BATCH_SIZE: Final = Symbol("com.microsoft:max-message-batch-size")
 SETTLED: Final = 1  # snd-settle-mode
@@ -27,30 +25,30 @@ SETTLED: Final = 1  # snd-settle-mode
 Context = SendingLink | ReceivingLink | AcceptingLink | RequestLink | ResponseLink | CoordinatorLink
 
 
-def attach_link(endpoint: "AmqpEndpoint", link: Link) -> Context:
+def attach_link(conversation: Conversation, link: Link) -> Context:
     """Answer an attach, or raise the ServiceError it is refused with."""
     if isinstance(link, IngressLink):
-        return _attach_ingress(endpoint, link)
+        return _attach_ingress(conversation, link)
     assert isinstance(link, EgressLink)
-    return _attach_egress(endpoint, link)
+    return _attach_egress(conversation, link)
 
 
-def _attach_ingress(endpoint: "AmqpEndpoint", link: IngressLink) -> Context:
+def _attach_ingress(conversation: Conversation, link: IngressLink) -> Context:
     target = link.target
     if isinstance(target, Coordinator):
-        coordinator = CoordinatorLink(endpoint, link)
+        coordinator = CoordinatorLink(conversation, link)
         coordinator.accept()
         return coordinator
     address = _address(target.address if target is not None else None)
-    node = _node(endpoint, link.session.context, address)
+    node = _node(conversation, link.session.context, address)
     context: Context
     size_max = MESSAGE_SIZE_BYTES_MAX
     properties: dict[object, object] = {}
     if node is not None:
-        context = RequestLink(endpoint, link, node)
+        context = RequestLink(link, node)
     else:
-        endpoint.require("Send", address.path)
-        context = SendingLink(endpoint, link, address)
+        conversation.access.require("Send", address.path)
+        context = SendingLink(conversation, link, address)
         size_max = context.message_size_bytes_max
         properties.update(context.properties)
     properties[BATCH_SIZE] = ULong(min(BATCH_SIZE_BYTES_MAX, size_max))
@@ -58,20 +56,20 @@ def _attach_ingress(endpoint: "AmqpEndpoint", link: IngressLink) -> Context:
     return context
 
 
-def _attach_egress(endpoint: "AmqpEndpoint", link: EgressLink) -> Context:
+def _attach_egress(conversation: Conversation, link: EgressLink) -> Context:
     source = link.source
     address = _address(source.address if source is not None else None)
-    node = _node(endpoint, link.session.context, address)
+    node = _node(conversation, link.session.context, address)
     context: Context
     if node is not None:
-        context = ResponseLink(endpoint, link, node)
+        context = ResponseLink(conversation, link, node)
     else:
-        endpoint.require("Listen", address.path)
+        conversation.access.require("Listen", address.path)
         mode = RECEIVE_AND_DELETE if link.snd_settle_mode == SETTLED else PEEK_LOCK
         asked = read_session_filter(source)
         if asked is not None:
-            return _attach_to_session(AcceptingLink(endpoint, link, address, mode, asked))
-        context = ReceivingLink(endpoint, link, address, mode)
+            return _attach_to_session(AcceptingLink(conversation, link, address, mode, asked))
+        context = ReceivingLink(conversation, link, address, mode)
     link.accept(max_message_size=MESSAGE_SIZE_BYTES_MAX, properties=None)
     return context
 
@@ -90,22 +88,22 @@ def _address(text: object) -> Address:
     return parse_address(text)
 
 
-def _node(endpoint: "AmqpEndpoint", nodes: object, address: Address) -> Node | None:
+def _node(conversation: Conversation, nodes: object, address: Address) -> RequestNode | None:
     """The request/response node at this address, one per AMQP session; None for entities."""
     assert isinstance(nodes, dict)
     key = address.path.lower() + ("/$management" if address.is_management else "")
     node = nodes.get(key)
     if isinstance(node, ManagementNode):
-        entity = endpoint.namespace.find_entity(address.name)
-        if entity.entity_id != node.entity_id:
+        entity = conversation.namespace.find_entity(address.name)
+        if entity.entity_id != node.managed.entity_id:
             node = None  # the entity was deleted and made again: another one of the same name
     if node is None:
         if key == CBS:
-            node = ClaimsNode(endpoint)
+            node = ClaimsNode(conversation)
         elif address.is_management:
-            node = ManagementNode(endpoint, address)
+            node = ManagementNode(conversation, address)
         else:
             return None
         nodes[key] = node
-    assert isinstance(node, Node)
+    assert isinstance(node, RequestNode)
     return node

@@ -1,23 +1,17 @@
 """The $cbs node: clients put tokens, which are claims for this connection."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from twinbus.amqp.types import Int
 from twinbus.errors import NotSupported, ServiceError, Unauthorized
 from twinbus.message.plain import DecodedMessage
-from twinbus.server.amqp.request_node import Node
-
-if TYPE_CHECKING:
-    from twinbus.server.amqp.endpoint import AmqpEndpoint
+from twinbus.server.amqp.request_node import RequestNode
 
 CBS: Final = "$cbs"
 
 
-class ClaimsNode(Node):
+class ClaimsNode(RequestNode):
     """Takes `put-token`.  The token's own text tells its kind; the SDK's `type` does not."""
-
-    def __init__(self, endpoint: "AmqpEndpoint") -> None:
-        super().__init__(endpoint)
 
     def request(self, request: DecodedMessage) -> None:
         try:
@@ -40,4 +34,4 @@ class ClaimsNode(Node):
         audience = request.application_properties.get("name")
         if not isinstance(token, str) or not isinstance(audience, str):
             raise Unauthorized("A put-token request needs a name and a token as its body.")
-        self.endpoint.put_token(token, audience)
+        self.conversation.access.put_token(token, audience)

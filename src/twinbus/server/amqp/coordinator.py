@@ -11,7 +11,8 @@ rolled back is as if it had said nothing: still locked, and its next word counts
 """
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import Final, NamedTuple
 
 from twinbus.amqp.composites import (
     ACCEPTED,
@@ -24,20 +25,8 @@ from twinbus.amqp.composites import (
 )
 from twinbus.amqp.events import DeliveryReceived, DispositionReceived
 from twinbus.amqp.link import EgressLink, IngressLink
-from twinbus.entities.commands import (
-    Command,
-    GetSessionState,
-    ListPartitions,
-    ListRules,
-    ListSessions,
-    Peek,
-    ReceiveDeferred,
-    RenewLocks,
-    RenewSession,
-    Send,
-    Settle,
-)
-from twinbus.entities.selections import Browse, ListNumbers
+from twinbus.entities import commands, selections
+from twinbus.entities.commands import Command, Lock, Send, Settle
 from twinbus.errors import (
     ArgumentInvalid,
     InvalidOperation,
@@ -46,7 +35,9 @@ from twinbus.errors import (
     ServiceError,
 )
 from twinbus.gateway.counting.counters import Enlisted
+from twinbus.gateway.transactions import BoundTransaction
 from twinbus.message.plain import decode_message
+from twinbus.server.amqp.conversation import Conversation
 from twinbus.server.amqp.settlement import (
     CONFIRMED,
     UNDECIDED,
@@ -54,11 +45,6 @@ from twinbus.server.amqp.settlement import (
     read_outcome,
     refused,
 )
-
-if TYPE_CHECKING:
-    from twinbus.entities.commands import Lock
-    from twinbus.gateway.transactions import BoundTransaction
-    from twinbus.server.amqp.endpoint import AmqpEndpoint
 
 CAPABILITIES: Final = [
     "amqp:local-transactions",
@@ -69,16 +55,16 @@ CREDIT: Final = 100
 REQUEST_SIZE_BYTES_MAX: Final = 4_096
 # Reading, receiving and renewing are done at once, as they are on links: they are never taken back.
 _NOT_ENLISTED: Final = (
-    Browse,
-    GetSessionState,
-    ListNumbers,
-    ListPartitions,
-    ListRules,
-    ListSessions,
-    Peek,
-    ReceiveDeferred,
-    RenewLocks,
-    RenewSession,
+    selections.Browse,
+    commands.GetSessionState,
+    selections.ListNumbers,
+    commands.ListPartitions,
+    commands.ListRules,
+    commands.ListSessions,
+    commands.Peek,
+    commands.ReceiveDeferred,
+    commands.RenewLocks,
+    commands.RenewSession,
 )
 
 
@@ -92,8 +78,8 @@ class CoordinatorLink:
     path = ""
     right = ""
 
-    def __init__(self, endpoint: "AmqpEndpoint", link: IngressLink) -> None:
-        self._endpoint = endpoint
+    def __init__(self, conversation: Conversation, link: IngressLink) -> None:
+        self._conversation = conversation
         self._link = link
 
     def accept(self) -> None:
@@ -110,7 +96,7 @@ class CoordinatorLink:
             if isinstance(request, Declare):
                 self._declare(event, request)
             else:
-                transaction = self._endpoint.transactions.find(request.txn_id)
+                transaction = self._conversation.transactions.find(request.txn_id)
                 self._discharge(event, transaction, request.fail)
         except RemoteProtocolError as error:
             self._settle(event, refused(ArgumentInvalid(f"The request cannot be read: {error}")))
@@ -118,7 +104,7 @@ class CoordinatorLink:
             self._settle(event, refused(error))
 
     def _declare(self, event: DeliveryReceived, request: Declare) -> None:
-        limits = self._endpoint.namespace.limits
+        limits = self._conversation.namespace.limits
         if not limits.has_transactions:
             raise InvalidOperation(
                 f"Transactions are not supported in the '{limits.name.title()}' tier."
@@ -127,72 +113,54 @@ class CoordinatorLink:
             raise NotSupported("Transactions over several resources are not supported.")
         if event.settled:
             raise ArgumentInvalid("A declare must not be settled: its outcome is the id.")
-        transaction = self._endpoint.transactions.declare(self)
+        transaction = self._conversation.transactions.declare(self)
         self._settle(event, Declared(transaction.txn_id).encode())
 
     def _discharge(
-        self, event: DeliveryReceived, transaction: "BoundTransaction", fail: bool
+        self, event: DeliveryReceived, transaction: BoundTransaction, fail: bool
     ) -> None:
-        endpoint = self._endpoint
+        conversation = self._conversation
         if fail:
-            endpoint.transactions.roll_back(transaction)
+            conversation.transactions.roll_back(transaction)
             self._settle(event, ACCEPTED)
             return
         # What came before on this connection happens before.
-        endpoint.flush_commands()
-        endpoint.transactions.commit(transaction, Discharge(self, event).done)
+        conversation.traffic.flush_commands()
+        conversation.transactions.commit(transaction, partial(self.discharged, event))
 
     def discharged(self, event: DeliveryReceived, error: ServiceError | None) -> None:
         """A commit is durable, or was refused."""
         self._settle(event, ACCEPTED if error is None else refused(error))
-        self._endpoint.flush_soon()
+        self._conversation.traffic.flush_soon()
 
     def _settle(self, event: DeliveryReceived, state: bytes) -> None:
         if not event.settled:
             self._link.settle(event.delivery_id, event.delivery_id, state)
 
     def closed(self) -> None:
-        self._endpoint.transactions.roll_back_all(self)
-
-
-class Discharge:
-    """A commit under way, and who waits for it."""
-
-    __slots__ = ("_event", "_link")
-
-    def __init__(self, link: CoordinatorLink, event: DeliveryReceived) -> None:
-        self._link = link
-        self._event = event
-
-    def done(self, error: ServiceError | None) -> None:
-        self._link.discharged(self._event, error)
+        self._conversation.transactions.roll_back_all(self)
 
 
 # --- receiving links ------------------------------------------------------------------------------
 
 
-class SettledDeliveries:
+class SettledDeliveries(NamedTuple):
     """Deliveries that a client has settled in a transaction."""
 
-    __slots__ = ("_contexts", "_ids", "_link", "_state")
-
-    def __init__(
-        self, link: EgressLink, ids: list[int], contexts: list[object], state: bytes
-    ) -> None:
-        self._link = link
-        self._ids = ids
-        self._contexts = contexts
-        self._state = state
+    link: EgressLink
+    ids: list[int]
+    contexts: list[object]
+    state: bytes
 
     def committed(self) -> None:
-        self._link.settle(self._ids, self._state)
+        self.link.settle(self.ids, self.state)
 
     def rolled_back(self) -> None:
-        self._link.reopen(self._ids, self._contexts)
+        self.link.reopen(self.ids, self.contexts)
 
 
 def settle_in_transaction(
-    endpoint: "AmqpEndpoint", event: DispositionReceived, entity_id: int, subqueue: int
+    conversation: Conversation, event: DispositionReceived, entity_id: int, subqueue: int
 ) -> None:
     """A disposition that carries a transaction's id."""
     state, link, ids = event.state, event.link, event.delivery_ids
@@ -205,10 +173,10 @@ def settle_in_transaction(
     try:
         command = Settle(entity_id, subqueue, locks, outcome, overlay)
         command.delay_ms = read_delay_of(state.outcome, outcome)
-        transaction = add_to_transaction(endpoint, state.txn_id, command)
+        transaction = add_to_transaction(conversation, state.txn_id, command)
     except ServiceError as error:
         if event.settled:
-            fail_transaction(endpoint, state.txn_id, error)
+            fail_transaction(conversation, state.txn_id, error)
         else:
             link.settle(ids, refused(error))
     else:
@@ -217,32 +185,32 @@ def settle_in_transaction(
             link.confirm(ids, transactional(state.txn_id, confirmed))
             ending = SettledDeliveries(link, ids, event.contexts, confirmed)
             transaction.endings.append(ending)
-    endpoint.flush_soon()
+    conversation.traffic.flush_soon()
 
 
 # --- sending links and requests -------------------------------------------------------------------
 
 
 def add_to_transaction(
-    endpoint: "AmqpEndpoint", txn_id: bytes, command: Command
-) -> "BoundTransaction":
+    conversation: Conversation, txn_id: bytes, command: Command
+) -> BoundTransaction:
     """Make a command part of a transaction, or raise why not."""
-    transaction = endpoint.transactions.find(txn_id)
-    entity = endpoint.namespace.gateway.directory.by_id.get(command.entity_id)
-    endpoint.transactions.add(transaction, command)
+    transaction = conversation.transactions.find(txn_id)
+    entity = conversation.namespace.gateway.directory.by_id.get(command.entity_id)
+    conversation.transactions.add(transaction, command)
     if entity is not None:
         transaction.endings.append(Enlisted(entity.metrics, command))
         if isinstance(command, Send):
-            meter = endpoint.namespace.meter_of(entity)
+            meter = conversation.namespace.meter_of(entity)
             transaction.endings.append(Enlisted(meter, command))
     return transaction
 
 
-def fail_transaction(endpoint: "AmqpEndpoint", txn_id: bytes, error: ServiceError) -> None:
+def fail_transaction(conversation: Conversation, txn_id: bytes, error: ServiceError) -> None:
     """Something could not be part of a transaction, and the client had settled it: it cannot be
     told now and must not believe that the transaction holds it, so the commit will say so."""
     with contextlib.suppress(ServiceError):  # of a transaction that is gone nobody believes it
-        endpoint.transactions.find(txn_id).failure = error
+        conversation.transactions.find(txn_id).failure = error
 
 
 def is_enlisted(command: Command) -> bool:
@@ -250,9 +218,9 @@ def is_enlisted(command: Command) -> bool:
     return not isinstance(command, _NOT_ENLISTED)
 
 
-def enlist_request(endpoint: "AmqpEndpoint", txn_id: bytes, command: Command) -> object:
+def enlist_request(conversation: Conversation, txn_id: bytes, command: Command) -> object:
     """Make a $management request part of a transaction; returns what its answer says."""
-    transactions = endpoint.transactions
+    transactions = conversation.transactions
     transaction = transactions.find(txn_id)
     if isinstance(command, Send):
         return transactions.schedule(transaction, command)

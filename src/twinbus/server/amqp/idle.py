@@ -6,7 +6,7 @@ anything on a $management node: a handler that renews its lock for an hour moves
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from twinbus.amqp.endpoints import Link
 from twinbus.amqp.link import EgressLink, IngressLink
@@ -15,24 +15,14 @@ from twinbus.limits import FIRST_LINK_S_MAX, LAST_LINK_S_MAX, LINK_IDLE_S_MAX
 _LOOKS: Final = 10  # within the time after which a link is idle
 
 
-class Deadlines:
+class Deadlines(NamedTuple):
     """All in seconds; a test may shorten them."""
 
-    __slots__ = ("cbs_s", "first_link_s", "handshake_s", "last_link_s", "link_idle_s")
-
-    def __init__(
-        self,
-        handshake_s: float,
-        cbs_s: float,
-        first_link_s: float = FIRST_LINK_S_MAX,
-        last_link_s: float = LAST_LINK_S_MAX,
-        link_idle_s: float = LINK_IDLE_S_MAX,
-    ) -> None:
-        self.handshake_s = handshake_s
-        self.cbs_s = cbs_s
-        self.first_link_s = first_link_s  # until a connection has its first link
-        self.last_link_s = last_link_s  # after its last one went
-        self.link_idle_s = link_idle_s
+    handshake_s: float
+    cbs_s: float
+    first_link_s: float = FIRST_LINK_S_MAX  # until a connection has its first link
+    last_link_s: float = LAST_LINK_S_MAX  # after its last one went
+    link_idle_s: float = LINK_IDLE_S_MAX
 
 
 class IdleWatch:
@@ -46,9 +36,9 @@ class IdleWatch:
         self._asked = 0  # requests on all $management nodes, and the like
         self._marks: dict[Link, tuple[int, int, int]] = {}  # two numbers, and since when
 
-    def is_unused(self, links: set[Link], mono_ms: int) -> bool:
+    def is_unused(self, has_links: bool, mono_ms: int) -> bool:
         """Has the connection been without a link for too long?"""
-        if links:
+        if has_links:
             self._had_link = True
             self._linkless_since_ms = mono_ms
             return False

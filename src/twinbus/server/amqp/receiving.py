@@ -1,19 +1,19 @@
 """A receiving link: the broker's deliveries out, the client's settlements in."""
 
-from typing import TYPE_CHECKING
-
 from twinbus.amqp.composites import Modified, TransactionalState
 from twinbus.amqp.events import DispositionReceived
 from twinbus.amqp.link import EgressLink
 from twinbus.entities.commands import PEEK_LOCK, Lock, Reply, Settle
-from twinbus.entities.message import ACTIVE, Message, Overlay
+from twinbus.entities.message import ACTIVE, Message
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import EntityNotFound, ServiceError
 from twinbus.gateway.counting.meter import ReceiveWatch
 from twinbus.gateway.directory.addresses import Address
 from twinbus.links.store_link import ReceiverDescription
 from twinbus.message.lock_tokens import delivery_tag
-from twinbus.message.stored import STORED_HEAD_BYTES, delivered_head, encode_delivered
+from twinbus.message.outgoing import encode_overlaid
+from twinbus.message.stored import STORED_HEAD_BYTES, delivered_head
+from twinbus.server.amqp.conversation import Conversation
 from twinbus.server.amqp.coordinator import settle_in_transaction
 from twinbus.server.amqp.settlement import (
     CONFIRMED,
@@ -23,29 +23,27 @@ from twinbus.server.amqp.settlement import (
     refused,
 )
 
-if TYPE_CHECKING:
-    from twinbus.server.amqp.endpoint import AmqpEndpoint
-
 
 class ReceivingLink:
     """A client receives from an entity through this link."""
 
     def __init__(
         self,
-        endpoint: "AmqpEndpoint",
+        conversation: Conversation,
         link: EgressLink,
         address: Address,
         receive_mode: int,
         session: SessionLock | None = None,
         is_exclusive: bool = True,
     ) -> None:
-        self._endpoint = endpoint
+        self._conversation = conversation
+        self._traffic = conversation.traffic
         self._link = link
-        entity = endpoint.namespace.find_entity(address.name)
+        entity = conversation.namespace.find_entity(address.name)
         self._entity_id = entity.entity_id
         self.entity_name = entity.name  # as the stores know it
         self._metrics = entity.metrics
-        self._meter = endpoint.namespace.meter_of(entity, address.subqueue)
+        self._meter = conversation.namespace.meter_of(entity, address.subqueue)
         self.watch = ReceiveWatch(self._meter)  # told of every flow
         self._subqueue = address.subqueue
         self._settled = receive_mode != PEEK_LOCK
@@ -53,14 +51,15 @@ class ReceivingLink:
         self._kept: list[tuple[Message, bytes]] = []
         self.path = address.path
         self.right = "Listen"
-        self._receiver = endpoint.namespace.gateway.open_receiver(
+        self._receiver = conversation.namespace.gateway.open_receiver(
             ReceiverDescription(
                 self._entity_id, address.subqueue, receive_mode, session, is_exclusive
             ),
             self,
         )
         if session is not None:
-            endpoint.session_locks[self._entity_id, session.session_id] = session
+            conversation.session_locks[self._entity_id, session.session_id] = session
+        self._traffic.receivers[self] = None
 
     # -- what the broker calls (a Sink) ------------------------------------------------------------
 
@@ -96,21 +95,21 @@ class ReceivingLink:
         self._metrics.delivered(len(messages), size)
         self._meter.delivered(bodies, size)
         self.watch.delivered(len(messages))
-        self._endpoint.flush_soon()
+        self._traffic.flush_soon()
 
     def full(self) -> bool:
-        return self._endpoint.holds_back()
+        return self._traffic.holds_back()
 
     def drained(self) -> None:
         self.watch.ended()
         self._link.drained()
-        self._endpoint.flush_soon()
+        self._traffic.flush_soon()
 
     def removed(self) -> None:
-        self._endpoint.detach(self._link, EntityNotFound("The messaging entity was deleted."))
+        self._conversation.detach(self._link, EntityNotFound("The messaging entity was deleted."))
 
     def lost(self, error: ServiceError) -> None:
-        self._endpoint.detach(self._link, error)
+        self._conversation.detach(self._link, error)
 
     # -- what the endpoint calls -------------------------------------------------------------------
 
@@ -130,7 +129,7 @@ class ReceivingLink:
         outcome, overlay = read_outcome(event.state, event.settled)
         if outcome == UNDECIDED:  # not terminal (received), or for a transaction to decide
             if isinstance(event.state, TransactionalState):
-                settle_in_transaction(self._endpoint, event, self._entity_id, self._subqueue)
+                settle_in_transaction(self._conversation, event, self._entity_id, self._subqueue)
             return
         locks: list[Lock] = event.contexts  # type: ignore[assignment]  # what deliver() put there
         ids = None if event.settled else event.delivery_ids
@@ -141,7 +140,7 @@ class ReceivingLink:
             except ServiceError as error:
                 self.replied(Reply(settle, None, error), ids)
                 return
-        self._endpoint.submit(settle)
+        self._traffic.submit(settle)
 
     def replied(self, reply: Reply, ids: list[int] | None) -> None:
         self._metrics.replied(reply)
@@ -159,36 +158,16 @@ class ReceivingLink:
             for delivery_id, error in zip(ids, errors, strict=True):
                 state = confirmed if error is None else refused(error)
                 self._link.settle([delivery_id], state)
-        self._endpoint.flush_soon()
+        self._traffic.flush_soon()
 
     def closed(self) -> None:
         """Message locks run on to their expiry, but a session is free at once."""
         self.watch.ended()
+        self._traffic.receivers.pop(self, None)
         session = self._receiver.session
         if session is not None:
-            locks = self._endpoint.session_locks
+            locks = self._conversation.session_locks
             key = (self._entity_id, session.session_id)
             if locks.get(key) is session:
                 del locks[key]
         self._receiver.close()
-
-
-def encode_overlaid(
-    message: Message, body: bytes, locked_until_utc_ms: int, lock_token: bytes | None = None
-) -> bytes:
-    """A message with whatever has changed about it since it was stored."""
-    overlay = message.overlay or Overlay()
-    return encode_delivered(
-        body,
-        message.sequence_number,
-        message.enqueued_ms,
-        message.delivery_count,
-        locked_until_utc_ms,
-        message.state,
-        overlay.properties,
-        overlay.reason,
-        overlay.description,
-        overlay.source,
-        lock_token,
-        overlay.enqueued_sequence_number,
-    )

@@ -5,7 +5,7 @@ answer waits for credit; a client that never gives any only fills its own small 
 """
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from twinbus.amqp.composites import ACCEPTED, TransactionalState, transactional
 from twinbus.amqp.events import DeliveryReceived
@@ -16,22 +16,19 @@ from twinbus.message.plain import (
     Properties,
     decode_message,
     encode_message,
-    listing_parts,
     value_section,
 )
+from twinbus.server.amqp.conversation import Conversation
 from twinbus.server.amqp.settlement import refused
-
-if TYPE_CHECKING:
-    from twinbus.server.amqp.endpoint import AmqpEndpoint
 
 WAITING_RESPONSES_MAX: Final = 1_000
 
 
-class Node:
+class RequestNode:
     """One request/response node of one AMQP session."""
 
-    def __init__(self, endpoint: "AmqpEndpoint") -> None:
-        self.endpoint = endpoint
+    def __init__(self, conversation: Conversation) -> None:
+        self.conversation = conversation
         self.response_link: ResponseLink | None = None
         self.txn_id: bytes | None = None  # the transaction of the request at hand, if it has one
 
@@ -40,25 +37,16 @@ class Node:
         raise NotImplementedError
 
     def respond(self, request: DecodedMessage, properties: dict[str, object], body: object) -> None:
-        link = self.response_link
-        if link is not None:
-            correlated = Properties(correlation_id=request.properties.message_id)
-            link.send(encode_message(value_section(body), correlated, properties))
+        self.respond_parts(request, properties, [value_section(body)])
 
-    def respond_listing(
-        self,
-        request: DecodedMessage,
-        properties: dict[str, object],
-        values: dict[str, object],
-        key: str,
-        entries: list[bytes],
+    def respond_parts(
+        self, request: DecodedMessage, properties: dict[str, object], body_parts: list[bytes]
     ) -> None:
-        """The same with a map of values and a long list of binaries."""
-        link = self.response_link
-        if link is not None:
+        """The same with a body that is encoded already."""
+        if self.response_link is not None:
             correlated = Properties(correlation_id=request.properties.message_id)
             head = encode_message(b"", correlated, properties)
-            link.send(b"".join([head, *listing_parts(values, key, entries)]))
+            self.response_link.send(b"".join([head, *body_parts]))
 
 
 class RequestLink:
@@ -67,7 +55,7 @@ class RequestLink:
     path = ""
     right = ""
 
-    def __init__(self, endpoint: "AmqpEndpoint", link: IngressLink, node: Node) -> None:
+    def __init__(self, link: IngressLink, node: RequestNode) -> None:
         self._link = link
         self._node = node
 
@@ -101,8 +89,8 @@ class ResponseLink:
     path = ""
     right = ""
 
-    def __init__(self, endpoint: "AmqpEndpoint", link: EgressLink, node: Node) -> None:
-        self._endpoint = endpoint
+    def __init__(self, conversation: Conversation, link: EgressLink, node: RequestNode) -> None:
+        self._traffic = conversation.traffic
         self._link = link
         self._node = node
         self._waiting: deque[bytes] = deque()
@@ -128,7 +116,7 @@ class ResponseLink:
             self._link.send(tag, self._waiting.popleft(), b"", True, None)
         if self._link.drain:
             self._link.drained()
-        self._endpoint.flush_soon()
+        self._traffic.flush_soon()
 
     def closed(self) -> None:
         if self._node.response_link is self:

@@ -1,6 +1,6 @@
 """A sending link: the client's deliveries in, one command per read, outcomes back in ranges."""
 
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 from twinbus.amqp.composites import ACCEPTED, TransactionalState, transactional
 from twinbus.amqp.events import DeliveryReceived, DeliveryTooLarge
@@ -8,10 +8,9 @@ from twinbus.amqp.link import IngressLink
 from twinbus.amqp.types import Symbol
 from twinbus.amqp.wire import Event
 from twinbus.entities.commands import Reply, Send
-from twinbus.entities.message import NEVER_MS, NewMessage, ProducerKey
+from twinbus.entities.message import NewMessage
 from twinbus.errors import (
     ArgumentInvalid,
-    ArgumentOutOfRange,
     EntityNotFound,
     InvalidOperation,
     MessageSizeExceeded,
@@ -24,95 +23,14 @@ from twinbus.gateway.counting.meter import measure
 from twinbus.gateway.directory.addresses import Address, parse_address
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.partitions.sends import deal
-from twinbus.limits import PING_SIZE_BYTES_MAX, PROPERTY_SIZE_BYTES_MAX, SCHEDULED_MS_MAX
-from twinbus.message.limits import (
-    IDS_CHARS_MAX,
-    check_ids,
-    check_partition_key,
-    check_properties_size,
-)
-from twinbus.message.message_id import (
-    MessageIds,
-    has_message_id,
-    only_message_id,
-    with_message_id,
-)
+from twinbus.message.incoming import new_message
 from twinbus.message.plain import BATCH_FORMAT, split_batch
-from twinbus.message.producer_keys import PRODUCER_KEY, read_producer_key
-from twinbus.message.scan import Scanned, scan
-from twinbus.message.short_scan import PING_TYPE, PlainSends
+from twinbus.message.short_scan import PlainSends
+from twinbus.server.amqp.conversation import Conversation
 from twinbus.server.amqp.coordinator import add_to_transaction, fail_transaction
 from twinbus.server.amqp.settlement import refused
 
-if TYPE_CHECKING:
-    from twinbus.server.amqp.endpoint import AmqpEndpoint
-
-SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
-PARTITION_KEY: Final = "x-opt-partition-key"
 TRANSFER_DESTINATION: Final = Symbol("com.microsoft:transfer-destination-address")
-_LIST8: Final = 0xC0
-_PING_BYTES: Final = PING_TYPE.encode()
-_PING: Final = ProducerKey("", 0, True)
-
-
-def new_message(
-    data: bytes, ids: MessageIds, ttl_ms_max: int, needs_keys: bool = False
-) -> NewMessage:
-    """An encoded message as the broker takes it; RemoteProtocolError or ServiceError if not.
-
-    `needs_keys` is the entity's: then message id, session id and partition key are read too.
-    """
-    scanned = scan(data)
-    if ttl_ms_max != NEVER_MS and not 0 <= scanned.ttl_ms <= ttl_ms_max:
-        scanned.ttl_ms = ttl_ms_max  # receivers are to see the time that it really has
-    new_id = b""
-    if scanned.properties_at < 0:
-        new_id = ids.next()
-        stored = scanned.stored(only_message_id(new_id))
-    else:
-        bare = scanned.bare
-        # Where all properties together are shorter than the limit, no id is longer.
-        if bare[3] != _LIST8 or bare[4] > IDS_CHARS_MAX:
-            check_ids(scanned)
-        if not has_message_id(bare):
-            new_id = ids.next()
-            scanned.bare = with_message_id(bare, new_id)
-        stored = scanned.stored()
-    message = NewMessage(stored)
-    if scanned.ttl_ms >= 0:
-        message.time_to_live_ms = scanned.ttl_ms
-    if scanned.annotation_count:
-        _read_annotations(scanned, message)
-    if needs_keys:
-        message.message_id = new_id.decode() or id_text(scanned.message_id())
-        message.session_id = scanned.group_id()
-    if scanned.delivery_annotations:
-        key = scanned.delivery_annotation(PRODUCER_KEY)
-        if key is not None:
-            message.producer_key = read_producer_key(key)
-    if len(data) <= PING_SIZE_BYTES_MAX:
-        if _PING_BYTES in data and scanned.content_type() == PING_TYPE:
-            message.producer_key = _PING
-    elif len(data) > PROPERTY_SIZE_BYTES_MAX:
-        check_properties_size(scanned)
-    return message
-
-
-def _read_annotations(scanned: Scanned, message: NewMessage) -> None:
-    scheduled = scanned.annotation(SCHEDULED)
-    if isinstance(scheduled, int):
-        if scheduled > SCHEDULED_MS_MAX:
-            raise ArgumentOutOfRange("The scheduled enqueue time is later than the year 9999.")
-        message.scheduled_ms = max(0, int(scheduled))
-    partition_key = scanned.annotation(PARTITION_KEY)
-    if isinstance(partition_key, str):
-        check_partition_key(scanned, partition_key)
-        message.partition_key = str(partition_key)
-
-
-def id_text(message_id: object) -> str:
-    """A message id as text; it may also be a uuid, a number or binary."""
-    return message_id.hex() if isinstance(message_id, bytes) else str(message_id)
 
 
 class SendingLink:
@@ -122,10 +40,11 @@ class SendingLink:
     the link's own address is only the way.
     """
 
-    def __init__(self, endpoint: "AmqpEndpoint", link: IngressLink, address: Address) -> None:
-        self._endpoint = endpoint
+    def __init__(self, conversation: Conversation, link: IngressLink, address: Address) -> None:
+        self._conversation = conversation
+        self._traffic = conversation.traffic
         self._link = link
-        entity = _sendable(endpoint, address)
+        entity = _sendable(conversation, address)
         destination = (link.properties or {}).get(TRANSFER_DESTINATION)
         self.properties: dict[object, object] = {}  # beyond what every sending link gets
         self.via_path = ""  # where the client must go on being allowed to send, beside `path`
@@ -133,16 +52,18 @@ class SendingLink:
             self.properties[TRANSFER_DESTINATION] = destination
             self.via_path = address.path
             address = parse_address(str(destination))
-            endpoint.require("Send", address.path)
-            entity = _sendable(endpoint, address)
+            conversation.access.require("Send", address.path)
+            entity = _sendable(conversation, address)
         self._entity = entity
         self._entity_id = entity.entity_id
         self._metrics = entity.metrics
-        self._meter = endpoint.namespace.meter_of(entity)
-        self._latency = endpoint.namespace.gateway.metrics.send_latency
+        self._meter = conversation.namespace.meter_of(entity)
+        self._latency = conversation.namespace.gateway.metrics.send_latency
         self.path = address.path
         self.right = "Send"
-        self._plain = PlainSends(endpoint.message_ids, entity.description.default_time_to_live_ms)
+        self._plain = PlainSends(
+            conversation.message_ids, entity.description.default_time_to_live_ms
+        )
         self._messages: list[NewMessage] = []
         self._delivery_ids: list[int] = []
         self._counts: list[int] = []  # messages per delivery: more than one in a batch
@@ -172,7 +93,7 @@ class SendingLink:
             self._refuse(event, error)
             return
         if not self._delivery_ids:
-            self._endpoint.flush_link_soon(self)
+            self._traffic.flush_link_soon(self)
         self._delivery_ids.append(-1 if event.settled else event.delivery_id)
         self._counts.append(count)
 
@@ -184,7 +105,7 @@ class SendingLink:
     def _read_any(self, data: bytes) -> NewMessage:
         entity = self._entity
         ttl_ms_max = entity.description.default_time_to_live_ms
-        return new_message(data, self._endpoint.message_ids, ttl_ms_max, entity.needs_keys)
+        return new_message(data, self._conversation.message_ids, ttl_ms_max, entity.needs_keys)
 
     def _received_with_state(self, event: DeliveryReceived) -> None:
         """A delivery that belongs to a transaction; any other state means nothing to us."""
@@ -196,7 +117,7 @@ class SendingLink:
         try:
             batch = event.message_format == BATCH_FORMAT
             messages = self._read(split_batch(event.data) if batch else [event.data])
-            add_to_transaction(self._endpoint, state.txn_id, Send(self._entity_id, messages))
+            add_to_transaction(self._conversation, state.txn_id, Send(self._entity_id, messages))
         except RemoteProtocolError as error:
             self._refuse(event, ArgumentInvalid(f"The message cannot be read: {error}"))
         except ServiceError as error:
@@ -210,7 +131,7 @@ class SendingLink:
         if not event.settled:
             self._link.settle(event.delivery_id, event.delivery_id, refused(error))
         elif isinstance(event.state, TransactionalState):
-            fail_transaction(self._endpoint, event.state.txn_id, error)
+            fail_transaction(self._conversation, event.state.txn_id, error)
 
     def too_large(self, event: DeliveryTooLarge) -> None:
         error = MessageSizeExceeded(
@@ -232,7 +153,7 @@ class SendingLink:
         else:
             send = Send(self._entity_id, messages, (self, (ids, counts)))
             self._latency.begin(send)
-            self._endpoint.submit(send)
+            self._traffic.submit(send)
 
     def _submit_by_partition(
         self, messages: list[NewMessage], ids: list[int], counts: list[int]
@@ -243,7 +164,7 @@ class SendingLink:
         for count in counts:
             deliveries.append(messages[first : first + count])
             first += count
-        links = self._endpoint.namespace.gateway.links
+        links = self._conversation.namespace.gateway.links
         for partition, indices in deal(links, self._entity, deliveries):
             together: list[NewMessage] = []
             for index in indices:
@@ -251,7 +172,7 @@ class SendingLink:
             context = ([ids[index] for index in indices], [counts[index] for index in indices])
             send = Send(self._entity_id, together, (self, context))
             send.partition = partition
-            self._endpoint.submit(send)
+            self._traffic.submit(send)
 
     def replied(self, reply: Reply, context: tuple[list[int], list[int]]) -> None:
         ids, counts = context
@@ -275,16 +196,16 @@ class SendingLink:
             for delivery_id, count in zip(ids, counts, strict=True):
                 part = command.messages[first : first + count]
                 first += count
-                self._endpoint.submit(Send(self._entity_id, part, (self, ([delivery_id], [count]))))
-        self._endpoint.flush_soon()
+                self._traffic.submit(Send(self._entity_id, part, (self, ([delivery_id], [count]))))
+        self._traffic.flush_soon()
 
     def closed(self) -> None:
         """Nothing to give back: what was sent is on its way."""
 
 
-def _sendable(endpoint: "AmqpEndpoint", address: Address) -> Entity:
+def _sendable(conversation: Conversation, address: Address) -> Entity:
     """The entity at this address, if anything can be sent to it."""
-    entity = endpoint.namespace.find_entity(address.name)
+    entity = conversation.namespace.find_entity(address.name)
     if address.subqueue:
         raise InvalidOperation("Nothing can be sent to a dead-letter queue.")
     if entity.kind == "subscription":
@@ -293,7 +214,7 @@ def _sendable(endpoint: "AmqpEndpoint", address: Address) -> Entity:
     return entity
 
 
-class Taker(Protocol):
+class DeliveryTaker(Protocol):
     """A link's context that takes deliveries."""
 
     def received(self, event: DeliveryReceived) -> None: ...
@@ -309,7 +230,7 @@ def take_deliveries(events: list[Event], at: int) -> int:
         if isinstance(taker, SendingLink):
             taker.received(event)
         elif taker is not None:  # else the link was refused or is gone
-            cast(Taker, taker).received(event)
+            cast(DeliveryTaker, taker).received(event)
         at += 1
     return at
 

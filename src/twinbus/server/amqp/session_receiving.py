@@ -8,7 +8,7 @@ has given up meanwhile is never answered: its end cancels the wait.
     com.microsoft:non-exclusive-session-filter:list    [id or null, lock token or null]
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
 from twinbus.amqp.composites import Source
@@ -25,10 +25,8 @@ from twinbus.limits import (
 )
 from twinbus.links.store_link import Accepting
 from twinbus.message.lock_tokens import lock_token, parse_lock_token
+from twinbus.server.amqp.conversation import Conversation
 from twinbus.server.amqp.receiving import ReceivingLink
-
-if TYPE_CHECKING:
-    from twinbus.server.amqp.endpoint import AmqpEndpoint
 
 EXCLUSIVE: Final = Symbol("com.microsoft:session-filter")
 NON_EXCLUSIVE: Final = Symbol("com.microsoft:non-exclusive-session-filter:list")
@@ -98,7 +96,7 @@ class AcceptingLink:
 
     def __init__(
         self,
-        endpoint: "AmqpEndpoint",
+        conversation: Conversation,
         link: EgressLink,
         address: Address,
         receive_mode: int,
@@ -106,15 +104,15 @@ class AcceptingLink:
     ) -> None:
         if address.subqueue != MAIN:
             raise InvalidOperation("A dead-letter queue has no sessions; leave out the filter.")
-        self._endpoint = endpoint
+        self._conversation = conversation
         self._link = link
         self._address = address
         self._receive_mode = receive_mode
         self._asked = asked
-        self._gateway = endpoint.namespace.gateway
-        entity = endpoint.namespace.find_entity(address.name)
+        self._gateway = conversation.namespace.gateway
+        entity = conversation.namespace.find_entity(address.name)
         self._entity_id = entity.entity_id
-        self._meter = endpoint.namespace.meter_of(entity)
+        self._meter = conversation.namespace.meter_of(entity)
         self.path = address.path
         self.right = "Listen"
         self._is_attaching = True
@@ -138,16 +136,16 @@ class AcceptingLink:
             self._link.forget_terms()
             self.result.watch.flowed(self._link.link_credit, self._link.drain)
             self.result.credit_changed()
-            self._endpoint.flush_soon()
+            self._conversation.traffic.flush_soon()
         else:
-            self._endpoint.detach(self._link, self.result)
+            self._conversation.detach(self._link, self.result)
 
     def _receive(self, lock: SessionLock) -> ReceivingLink | ServiceError:
         source = self._link.source
         assert source is not None
         try:
             receiving = ReceivingLink(
-                self._endpoint,
+                self._conversation,
                 self._link,
                 self._address,
                 self._receive_mode,

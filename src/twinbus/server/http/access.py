@@ -15,7 +15,7 @@ from twinbus.errors import ServiceError, Unauthorized
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces
 from twinbus.limits import HTTP_BODY_BYTES_MAX, STRANGER_BYTES_MAX
-from twinbus.server.http.connection import Request
+from twinbus.server.http.exchange import Request
 
 # azure-servicebus 7.15 renews its HTTP token 60 s after it has expired, not before.
 TOKEN_LEEWAY_S: Final = 120

@@ -16,7 +16,7 @@ from twinbus.errors import Unauthorized
 from twinbus.gateway.access.shared_access import LISTEN
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.server.http.access import AUTHORIZATION, HttpAccess
-from twinbus.server.http.connection import Request
+from twinbus.server.http.exchange import Request
 
 _FORWARDED: Final = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
 

@@ -21,7 +21,8 @@ from wsproto.events import BytesMessage, CloseConnection, Event, Ping, TextMessa
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import generate_accept_token
 
-from twinbus.server.http.connection import LINGER_DURATION_S, Request, Response, error_response
+from twinbus.server.http.connection import LINGER_DURATION_S
+from twinbus.server.http.exchange import Request, Response, error_response
 
 # Service Bus's own name first, then the one of the AMQP WebSocket binding.
 SUB_PROTOCOLS: Final = ("AMQPWSB10", "amqp")

@@ -7,7 +7,7 @@
 The first bytes are peeked from the socket before a transport exists, so that TLS sees them too.
 Where TLS is required, whoever comes without is told so, in his own language, and dropped.
 A client that says nothing is dropped at the handshake deadline.  Connections that a fault refuses
-are reset when it is known what they want (lines.py).
+are reset when it is known what they want (connections.py).
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from twinbus.limits import (
     TCP_SEGMENT_BYTES_MAX,
     TLS_HANDSHAKE_DURATION_S_MAX,
 )
-from twinbus.server.port.connections import Lines, reset
+from twinbus.server.port.connections import ClientConnections, reset
 
 log = logging.getLogger("twinbus.server")
 
@@ -51,18 +51,18 @@ class Listener:
         http: ProtocolFactory,
         tls: ssl.SSLContext,
         handshake_s: float,
-        requires_tls: bool = False,
-        lines: Lines | None = None,
+        requires_tls: bool,
+        connections: ClientConnections,
     ) -> None:
         self._amqp = amqp
         self._http = http
-        self._lines = lines
+        self._connections = connections
         self._tls = tls
         self._handshake_s = handshake_s
         self._requires_tls = requires_tls
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._connections = 0
+        self._connection_count = 0
 
     def bind(self, host: str, port: int) -> int:
         """Listen; returns the port, which the system chooses when `port` is 0."""
@@ -111,24 +111,24 @@ class Listener:
     async def _welcome(self, client: socket.socket) -> None:
         """Find out what the client speaks and hand the socket over."""
         loop = asyncio.get_running_loop()
-        if self._connections >= CONNECTIONS_MAX:
+        if self._connection_count >= CONNECTIONS_MAX:
             client.close()
             return
-        self._connections += 1
+        self._connection_count += 1
         try:
             client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             first = await asyncio.wait_for(_peek(loop, client), self._handshake_s)
             if not first:
                 client.close()
-                self._connections -= 1
+                self._connection_count -= 1
                 return
             is_tls = first[0] == TLS_HELLO
             amqp, http = self._amqp, self._http
             if self._requires_tls and not is_tls:
-                amqp = http = Refusal
+                amqp = http = TlsRequired
             await loop.connect_accepted_socket(
-                lambda: Sniffer(amqp, http, self._handshake_s, self._left, self._lines),
+                lambda: Sniffer(amqp, http, self._handshake_s, self._left, self._connections),
                 client,
                 ssl=self._tls if is_tls else None,
                 ssl_handshake_timeout=TLS_HANDSHAKE_DURATION_S_MAX if is_tls else None,
@@ -136,10 +136,10 @@ class Listener:
         except (OSError, TimeoutError, ssl.SSLError) as error:
             log.info("connection dropped in its handshake: %r", error)
             client.close()
-            self._connections -= 1
+            self._connection_count -= 1
 
     def _left(self) -> None:
-        self._connections -= 1
+        self._connection_count -= 1
 
 
 async def _peek(loop: asyncio.AbstractEventLoop, client: socket.socket) -> bytes:
@@ -169,13 +169,13 @@ class Sniffer(asyncio.Protocol):
         http: ProtocolFactory,
         handshake_s: float,
         left: Callable[[], None],
-        lines: Lines | None,
+        connections: ClientConnections,
     ) -> None:
         self._amqp = amqp
         self._http = http
         self._handshake_s = handshake_s
         self._left = left
-        self._lines = lines
+        self._connections = connections
         self._data = b""
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -192,18 +192,11 @@ class Sniffer(asyncio.Protocol):
             return
         if self._deadline is not None:
             self._deadline.cancel()
-        lines = self._lines
-        if lines is not None and lines.refuses(self._transport, self._data):
+        if self._connections.refuses(self._transport, self._data):
             reset(self._transport)
             return
         factory = self._amqp if self._data.startswith(AMQP_MAGIC) else self._http
-        protocol = factory(self._left)
-        if lines is not None:
-            lines.open(self._transport, protocol, self._data)
-            return
-        self._transport.set_protocol(protocol)
-        protocol.connection_made(self._transport)
-        protocol.data_received(self._data)
+        self._connections.open(self._transport, factory(self._left), self._data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._deadline is not None:
@@ -211,7 +204,7 @@ class Sniffer(asyncio.Protocol):
         self._left()
 
 
-class Refusal(asyncio.Protocol):
+class TlsRequired(asyncio.Protocol):
     """For those who come without TLS where it is required."""
 
     def __init__(self, left: Callable[[], None]) -> None:

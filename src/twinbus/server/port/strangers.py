@@ -17,7 +17,7 @@ class Strangers:
         self.kept_bytes = 0
 
 
-class Share:
+class StrangerShare:
     """What one of them has of it."""
 
     __slots__ = ("_bytes", "_strangers")

@@ -38,7 +38,7 @@ from twinbus.limits import PROFILES, THRESHOLDS_DEFAULT
 from twinbus.links.store_link import DOWN, SLOW, UP
 from twinbus.server.http.operations.metrics_text import (
     GAUGES,
-    Seen,
+    EntitySample,
     entity_labels,
     render_brokers,
     render_entities,
@@ -250,14 +250,14 @@ def check_format(text: str) -> dict[str, str]:
     return samples
 
 
-def seen(count: int = 1) -> list[Seen]:
+def seen(count: int = 1) -> list[EntitySample]:
     found = []
     for number in range(count):
         runtime = Runtime()
         runtime.active, runtime.scheduled, runtime.size_bytes = 3, 2, 1 << 60
         metrics = EntityMetrics()
         metrics.delivered(number, 0)
-        found.append(Seen(entity_labels("bus", f"queue-{number}"), metrics, runtime))
+        found.append(EntitySample(entity_labels("bus", f"queue-{number}"), metrics, runtime))
     return found
 
 
@@ -279,7 +279,7 @@ def test_many_entities_come_in_pieces() -> None:
 
 
 def test_an_entity_that_nobody_has_used_has_gauges_only() -> None:
-    samples = check_format("".join(render_entities([Seen("", None, Runtime())])))
+    samples = check_format("".join(render_entities([EntitySample("", None, Runtime())])))
     assert set(samples) == {name for _, name, _ in GAUGES}
 
 

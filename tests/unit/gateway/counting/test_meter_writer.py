@@ -16,7 +16,7 @@ from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces
 from twinbus.metered import HOUR_MS, Metered
 from twinbus.server.http.access import HttpAccess
-from twinbus.server.http.connection import Request
+from twinbus.server.http.exchange import Request
 from twinbus.server.http.operations.meter import MeterRequests, is_about_meter
 from twinbus.testing.clock import SimClock
 

@@ -263,4 +263,4 @@ async def test_bad_requests_are_refused(person: Person, data: bytes, condition: 
 
 async def test_settled_declare_declares_nothing(person: Person) -> None:
     assert person.post(person.control, VALUE + Declare().encode(), settled=True) is None
-    assert person.client.endpoint.transactions._open == {}
+    assert person.client.endpoint.conversation.transactions._open == {}

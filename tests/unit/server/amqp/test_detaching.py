@@ -58,7 +58,7 @@ def say(client: Client) -> list[Performative]:
 
 
 def answers(client: Client) -> list[Performative]:
-    client.endpoint.flush()
+    client.endpoint.conversation.traffic.flush()
     frames, client.wire.frames = client.wire.frames, []
     return [frame for _, frame, _ in read_frames(b"".join(frames)) if frame is not None]
 

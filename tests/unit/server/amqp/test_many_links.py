@@ -35,11 +35,11 @@ async def test_the_end_of_a_session_closes_its_links_and_no_others(client: Clien
     ]
     client.pump()
     places = client.endpoint.connection.places
-    assert (places.link_count, len(client.endpoint._links)) == (100, 100)
+    assert (places.link_count, len(client.endpoint.conversation.links)) == (100, 100)
     for session in sessions[::2]:
         session.end()
     client.pump()
-    assert (places.link_count, len(client.endpoint._links)) == (50, 50)
+    assert (places.link_count, len(client.endpoint.conversation.links)) == (50, 50)
     assert [link.attached for link in links] == [False, True] * 50
     client.leave()
     assert places.taken == 0
@@ -84,8 +84,8 @@ async def test_unsettled_deliveries_of_a_connection_are_bounded(client: Client) 
 async def test_a_client_whose_tokens_have_expired_is_no_stranger(client: Client) -> None:
     """Its links are detached; the connection stays, and a new token brings them back."""
     client.attach_sender("orders")
-    grant = next(iter(client.endpoint._claims._by_scope.values()))
-    grant.expires_s = client.endpoint.now_s()
+    grant = next(iter(client.endpoint.conversation.access._claims._by_scope.values()))
+    grant.expires_s = client.scene.clock.now().utc_ms // 1_000
     client.scene.clock.advance(30_000)
     client.tick()
     assert client.refusal() == "amqp:unauthorized-access"

@@ -9,7 +9,7 @@ from twinbus.gateway.access.shared_access import LISTEN, MANAGE, SEND, Authoriza
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces
 from twinbus.server.http.access import TOKEN_LEEWAY_S, HttpAccess
-from twinbus.server.http.connection import Request
+from twinbus.server.http.exchange import Request
 
 HARNESS = BrokerHarness()
 NOW_S = HARNESS.clock.now().utc_ms // 1_000

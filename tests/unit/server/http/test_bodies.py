@@ -12,8 +12,8 @@ from twinbus.limits import (
     STRANGER_BYTES_MAX,
     STRANGERS_BYTES_MAX,
 )
-from twinbus.server.http.connection import Request
-from twinbus.server.port.strangers import Share, Strangers
+from twinbus.server.http.exchange import Request
+from twinbus.server.port.strangers import Strangers, StrangerShare
 
 pytestmark = pytest.mark.asyncio
 
@@ -26,7 +26,7 @@ MAYBE = PUT + b"Key: maybe\r\n"
 
 def held(peer: Peer) -> int:
     """Bytes of the peer that are still there, wherever they wait."""
-    return len(peer.protocol._http.trailing_data[0]) + len(peer.protocol._body)
+    return len(peer.protocol._http.trailing_data[0]) + len(peer.protocol._reader._body)
 
 
 async def test_a_body_that_may_not_come_is_answered_without() -> None:
@@ -179,7 +179,7 @@ async def test_who_does_not_read_is_not_read_either() -> None:
 
 async def test_all_strangers_together_have_their_room() -> None:
     peer = Peer()
-    others = Share(peer.strangers)
+    others = StrangerShare(peer.strangers)
     assert others.hold(STRANGERS_BYTES_MAX - 100)
     await peer.send(PUT[:20])
     assert peer.strangers.kept_bytes == STRANGERS_BYTES_MAX - 80
@@ -193,7 +193,7 @@ async def test_all_strangers_together_have_their_room() -> None:
 
 async def test_who_is_known_at_once_needs_none_of_it() -> None:
     peer = Peer()
-    others = Share(peer.strangers)
+    others = StrangerShare(peer.strangers)
     assert others.hold(STRANGERS_BYTES_MAX)
     await peer.send(KNOWN_PUT + b"Content-Length: 70000\r\n\r\n")
     await peer.send(bytes(69_999))
@@ -207,7 +207,7 @@ async def test_what_is_not_kept_any_more_is_not_counted() -> None:
     strangers = Strangers()
     for end in ("answered", "refused", "lost", "switched", "known"):
         peer = Peer()
-        peer.protocol._share = Share(strangers)
+        peer.protocol._peer._share = StrangerShare(strangers)
         await peer.send(PUT)
         assert strangers.kept_bytes == len(PUT)
         if end == "answered":
@@ -229,7 +229,7 @@ async def test_what_is_not_kept_any_more_is_not_counted() -> None:
 
 async def test_unread_answers_of_strangers_count() -> None:
     peer = Peer()
-    others = Share(peer.strangers)
+    others = StrangerShare(peer.strangers)
     assert others.hold(STRANGERS_BYTES_MAX - 10)
     peer.router.go.clear()
     peer.protocol.data_received(GET)

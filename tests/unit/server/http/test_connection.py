@@ -11,7 +11,8 @@ import pytest
 from twinbus.clock import Now
 from twinbus.errors import EntityAlreadyExists, ServerBusy, Unauthorized
 from twinbus.limits import HTTP_BODY_BYTES_MAX, HTTP_HEAD_BYTES_MAX
-from twinbus.server.http.connection import HttpProtocol, Request, Response, error_response, xml_text
+from twinbus.server.http.connection import HttpProtocol
+from twinbus.server.http.exchange import Request, Response, error_response, xml_text
 from twinbus.server.port.strangers import Strangers
 
 pytestmark = pytest.mark.asyncio
@@ -421,7 +422,7 @@ async def test_chunked_body_is_bounded() -> None:
     for _ in range(HTTP_BODY_BYTES_MAX // 65_536):
         assert await peer.send(chunk) == b""
     assert statuses(await peer.send(chunk)) == [413]
-    assert len(peer.protocol._body) == 0
+    assert len(peer.protocol._reader._body) == 0
     peer.drop()
 
 
@@ -568,7 +569,7 @@ async def test_who_answers_hears_that_the_answer_was_not_sent() -> None:  # M-11
             return response
 
     peer = Peer()
-    peer.protocol._router = Late()
+    peer.protocol._router = peer.protocol._reader._router = Late()
     await peer.send(GET)
     assert unsent == []
     peer.protocol.data_received(b"GET /late HTTP/1.1\r\nHost: h\r\n\r\n")

@@ -7,8 +7,9 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from tests.unit.server.http.test_connection import FixedClock, MemoryTransport
-from twinbus.server.http import connection as http
-from twinbus.server.http.connection import HttpProtocol, Request, Response
+from twinbus.server.http import writing
+from twinbus.server.http.connection import HttpProtocol
+from twinbus.server.http.exchange import Request, Response
 
 pytestmark = pytest.mark.asyncio
 
@@ -108,7 +109,7 @@ async def test_who_is_slow_misses_some_and_who_is_stuck_is_dropped(
     assert await scene.put(b"missed") == b""
     scene.protocol.resume_writing()
     assert await scene.put(b"one") == b"3\r\none\r\n"
-    monkeypatch.setattr(http, "STREAM_STALL_S_MAX", -1.0)
+    monkeypatch.setattr(writing, "STREAM_STALL_S_MAX", -1.0)
     scene.protocol.pause_writing()
     aborted = []
     for piece in (b"two", b"three"):

@@ -8,7 +8,7 @@ import pytest
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
 
-from twinbus.server.http.connection import Request
+from twinbus.server.http.exchange import Request
 from twinbus.server.http.websocket import (
     MESSAGE_BYTES_MAX,
     TURN_FRAMES_MAX,

@@ -1,4 +1,4 @@
-"""Lines: connections that faults reset, refuse and delay, over real sockets (A-1, A-5, A-6)."""
+"""Connections that faults reset, refuse and delay, over real sockets (A-1, A-5, A-6)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -10,8 +10,9 @@ import pytest_asyncio
 from twinbus.clock import Now, SystemClock
 from twinbus.gateway.directory.directory import Directory, Entity
 from twinbus.gateway.faults.faults import Faults, Wanted
-from twinbus.server.http.connection import HttpProtocol, Request, Response
-from twinbus.server.port.connections import Lines, reset
+from twinbus.server.http.connection import HttpProtocol
+from twinbus.server.http.exchange import Request, Response
+from twinbus.server.port.connections import ClientConnections, reset
 
 NOW = Now(0, 0)
 LONG_MS = 500_000  # never over in a test
@@ -80,13 +81,13 @@ class Door(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        if self._place.lines.refuses(self._transport, data):
+        if self._place.connections.refuses(self._transport, data):
             reset(self._transport)
             return
         protocol = self._place.make()
         if isinstance(protocol, Echo):
             self._place.echoes.append(protocol)
-        self._place.lines.open(self._transport, protocol, data)
+        self._place.connections.open(self._transport, protocol, data)
 
 
 class Ledger:
@@ -111,7 +112,7 @@ class Place:
     def __init__(self) -> None:
         self.faults = Faults(World(), lambda: 0.0)
         self.only: str | None = "first"
-        self.lines = Lines(self.faults, self.by_host)
+        self.connections = ClientConnections(self.faults, self.by_host)
         self.make: Callable[[], asyncio.Protocol] = Echo
         self.echoes: list[Echo] = []
         self.port = 0
@@ -125,10 +126,10 @@ class Place:
         return label if label in ("first", "second") else None
 
     def begin(self, fault: Any) -> None:
-        self.lines.begin(fault)
+        self.connections.begin(fault)
 
     def end(self, fault: Any) -> None:
-        self.lines.end()
+        self.connections.end()
 
     async def dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -312,6 +313,17 @@ async def test_what_was_held_up_arrives_when_the_fault_ends(place: Place) -> Non
 
 
 @pytest.mark.asyncio
+async def test_what_was_written_first_arrives_first_when_the_fault_ends(place: Place) -> None:
+    reader, writer = await conversation(place)
+    fault = place.faults.add(Wanted("delay-connections", delay_ms=LONG_MS), NOW)
+    place.echoes[0].transport.write(b"first, ")
+    writer.write(b"then the answer")
+    await until(lambda: fault.acted > 1)
+    place.faults.clear(fault)
+    await said(reader, b"first, then the answer")
+
+
+@pytest.mark.asyncio
 async def test_who_hangs_up_meanwhile(place: Place) -> None:
     _, writer = await conversation(place)
     place.faults.add(Wanted("delay-connections", delay_ms=LONG_MS), NOW)
@@ -324,13 +336,13 @@ async def test_who_hangs_up_meanwhile(place: Place) -> None:
 async def test_what_is_held_back_is_bounded(place: Place) -> None:
     _, writer = await conversation(place)
     fault = place.faults.add(Wanted("delay-connections", delay_ms=LONG_MS), NOW)
-    line = place.echoes[0].transport
-    line.write(bytes(9_000_000))
+    connection = place.echoes[0].transport
+    connection.write(bytes(9_000_000))
     assert place.echoes[0].is_full
     writer.write(bytes(50_000_000))
     await until(lambda: writer.transport.get_write_buffer_size() > 0 and fault.acted > 5)
-    assert line.get_write_buffer_size() < 10_000_000
-    line.abort()
+    assert connection.get_write_buffer_size() < 10_000_000
+    connection.abort()
     writer.transport.abort()
 
 

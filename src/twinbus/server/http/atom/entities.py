@@ -34,7 +34,7 @@ from twinbus.errors import (
 from twinbus.gateway.access.shared_access import MANAGE
 from twinbus.gateway.faults.faults import Faults
 from twinbus.gateway.namespaces.namespace import Namespace
-from twinbus.gateway.namespaces.views import QueueView, RuleView, SubscriptionView, TopicView
+from twinbus.gateway.namespaces.views import QueueView, RuleView
 from twinbus.limits import PAGE_COUNT_MAX
 from twinbus.server.http.access import Claim, HttpAccess
 from twinbus.server.http.atom.entity_documents import (
@@ -42,14 +42,18 @@ from twinbus.server.http.atom.entity_documents import (
     SUBSCRIPTION,
     TOPIC,
     DescriptionReader,
-    queue_entry,
-    subscription_entry,
-    topic_entry,
+    entity_entry,
 )
-from twinbus.server.http.atom.feeds import Entry, feed, local_name, namespace_entry, read_content
+from twinbus.server.http.atom.feeds import (
+    AtomEntry,
+    feed,
+    local_name,
+    namespace_entry,
+    read_content,
+)
 from twinbus.server.http.atom.list_filters import read_filter
 from twinbus.server.http.atom.rule_documents import DEFAULT_RULE, RULE, read_rule, rule_entry
-from twinbus.server.http.connection import Request, Response, error_response
+from twinbus.server.http.exchange import Request, Response, error_response
 from twinbus.server.http.xml_reader import whole_number
 
 PAGE_COUNT_DEFAULT: Final = 100  # what the SDKs ask for
@@ -97,7 +101,7 @@ class AtomRouter:
             error = self._faults.management_refusal(namespace.prefix + path)
             if error is not None:
                 raise error
-        call = _Call(self._access, namespace, request, self._clock.now().utc_ms)
+        call = _EntityRequest(self._access, namespace, request, self._clock.now().utc_ms)
         metrics = namespace.gateway.metrics.of_namespace(namespace.name)
         try:
             response = await call.answer(path)
@@ -129,10 +133,8 @@ def metered_entity(namespace: Namespace, path: str) -> str:
     return path if entity is None else namespace.path_of(entity)  # None: it was deleted just now
 
 
-class _Call:
+class _EntityRequest:
     """One request that may be answered."""
-
-    __slots__ = ("_access", "_base", "_namespace", "_now_utc_ms", "_request", "_version", "quota")
 
     def __init__(
         self, access: HttpAccess, namespace: Namespace, request: Request, now_utc_ms: int
@@ -175,8 +177,7 @@ class _Call:
         if self._request.method not in ("GET", "HEAD"):
             return _read_only()
         namespace = self._namespace
-        profile = namespace.limits.name
-        entry = namespace_entry(namespace.name, namespace.created_utc_ms, profile)
+        entry = namespace_entry(namespace.name, namespace.created_utc_ms, namespace.limits.name)
         return self._entry(200, entry)
 
     async def _list(
@@ -325,16 +326,12 @@ class _Call:
 
     def _written(
         self, view: QueueView | RuleView, topic: str = "", subscription: str = ""
-    ) -> Entry:
+    ) -> AtomEntry:
         if isinstance(view, RuleView):
             return rule_entry(view, topic, subscription)
-        if isinstance(view, TopicView):
-            return topic_entry(view, self._base, self._version)
-        if isinstance(view, SubscriptionView):
-            return subscription_entry(view, self._base, self._version)
-        return queue_entry(view, self._base, self._version)
+        return entity_entry(view, self._base, self._version)
 
-    def _entry(self, status: int, entry: Entry) -> Response:
+    def _entry(self, status: int, entry: AtomEntry) -> Response:
         return Response(status, entry.written(self._base).encode(), _ENTRY_TYPE)
 
 
@@ -344,10 +341,7 @@ def _read_only() -> Response:
 
 def _default_rule(content: Element) -> Element | None:
     """The rule that a new subscription shall have in place of `$Default`."""
-    for child in content:
-        if local_name(child) == DEFAULT_RULE:
-            return child
-    return None
+    return next((child for child in content if local_name(child) == DEFAULT_RULE), None)
 
 
 def _api_version(request: Request) -> str:

@@ -27,7 +27,7 @@ from twinbus.server.http.atom.authorization_documents import (
     read_authorization_rules,
     write_authorization_rules,
 )
-from twinbus.server.http.atom.feeds import Entry, description, element, local_name, utc_text
+from twinbus.server.http.atom.feeds import AtomEntry, description, element, local_name, utc_text
 from twinbus.server.http.xml_reader import XML_SPACE, boolean, whole_number
 
 COUNTS: Final = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
@@ -171,8 +171,6 @@ _ELEMENTS: Final = {
 class DescriptionReader:
     """Reads the settings of one entity: for which api-version, when, and what it is so far."""
 
-    __slots__ = ("_current", "_now_utc_ms", "_version")
-
     def __init__(self, version: str, now_utc_ms: int, current: QueueDescription | None) -> None:
         self._version = version
         self._now_utc_ms = now_utc_ms
@@ -265,27 +263,15 @@ def _read_setting(name: str, text: str, kind: str) -> object:
 # -- writing ---------------------------------------------------------------------------------------
 
 
-def queue_entry(view: QueueView, base: str, version: str) -> Entry:
-    return _entry(QUEUE, view.name, view, {}, base, version)
-
-
-def topic_entry(view: TopicView, base: str, version: str) -> Entry:
-    counts = {
-        "SubscriptionCount": str(view.subscription_count),
-        "SqlFilterCount": str(view.sql_filter_count),
-        "CorrelationFilterCount": str(view.correlation_filter_count),
-    }
-    return _entry(TOPIC, view.name, view, counts, base, version)
-
-
-def subscription_entry(view: SubscriptionView, base: str, version: str) -> Entry:
-    return _entry(SUBSCRIPTION, view.path, view, {}, base, version)
-
-
-def _entry(
-    kind: str, path: str, view: QueueView, more: dict[str, str], base: str, version: str
-) -> Entry:
-    texts = {**_texts(view, base), **more}
+def entity_entry(view: QueueView, base: str, version: str) -> AtomEntry:
+    kind, path, texts = QUEUE, view.name, _texts(view, base)
+    if isinstance(view, TopicView):
+        kind = TOPIC
+        texts["SubscriptionCount"] = str(view.subscription_count)
+        texts["SqlFilterCount"] = str(view.sql_filter_count)
+        texts["CorrelationFilterCount"] = str(view.correlation_filter_count)
+    elif isinstance(view, SubscriptionView):
+        kind, path = SUBSCRIPTION, view.path
     written = {
         "AuthorizationRules": write_authorization_rules(view.description.authorization_rules),
         "CountDetails": _count_details(view.counts),
@@ -296,7 +282,7 @@ def _entry(
         if (name in written or name in texts) and version >= _SINCE.get(name, "")
     ]
     content = description(kind, elements)
-    return Entry(path, view.name, view.created_utc_ms, view.updated_utc_ms, content)
+    return AtomEntry(path, view.name, view.created_utc_ms, view.updated_utc_ms, content)
 
 
 def _texts(view: QueueView, base: str) -> dict[str, str]:

@@ -7,12 +7,12 @@ is written elsewhere: entity_documents.py and rule_documents.py.
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 from xml.etree.ElementTree import Element
 
 from twinbus.errors import ArgumentInvalid
-from twinbus.server.http.connection import xml_text
+from twinbus.server.http.exchange import xml_text
 from twinbus.server.http.xml_reader import read_xml
 
 ATOM: Final = "http://www.w3.org/2005/Atom"
@@ -47,19 +47,14 @@ def local_name(element: Element) -> str:
 # -- writing ---------------------------------------------------------------------------------------
 
 
-class Entry:
+class AtomEntry(NamedTuple):
     """One resource as Atom shows it: where it is, what it is called, since when, its content."""
 
-    __slots__ = ("content", "created_utc_ms", "path", "title", "updated_utc_ms")
-
-    def __init__(
-        self, path: str, title: str, created_utc_ms: int, updated_utc_ms: int, content: str
-    ) -> None:
-        self.path = path  # from the namespace on, not yet encoded
-        self.title = title
-        self.created_utc_ms = created_utc_ms
-        self.updated_utc_ms = updated_utc_ms
-        self.content = content  # XML
+    path: str  # from the namespace on, not yet encoded
+    title: str
+    created_utc_ms: int
+    updated_utc_ms: int
+    content: str  # XML
 
     def written(self, base: str) -> str:
         address = f"{base}/{quote(self.path, safe=_PATH_CHARS)}"
@@ -73,7 +68,9 @@ class Entry:
         )
 
 
-def feed(path: str, now_utc_ms: int, entries: Sequence[Entry], base: str, next_query: str) -> str:
+def feed(
+    path: str, now_utc_ms: int, entries: Sequence[AtomEntry], base: str, next_query: str
+) -> str:
     """A page.  The Python SDK takes exactly two links as "there is more", the second as where."""
     address = f"{base}/{quote(path, safe=_PATH_CHARS)}"
     links = _link("self", address)
@@ -87,7 +84,7 @@ def feed(path: str, now_utc_ms: int, entries: Sequence[Entry], base: str, next_q
     )
 
 
-def namespace_entry(name: str, created_utc_ms: int, profile: str) -> Entry:
+def namespace_entry(name: str, created_utc_ms: int, profile: str) -> AtomEntry:
     """`profile` is that of its limits; what the cloud has no tier for is its highest."""
     created = utc_text(created_utc_ms)
     tier = profile.title() if profile in ("basic", "standard") else "Premium"
@@ -100,7 +97,7 @@ def namespace_entry(name: str, created_utc_ms: int, profile: str) -> Entry:
         element("NamespaceType", "Messaging"),
     ]
     content = description("NamespaceInfo", elements)
-    return Entry("$namespaceinfo", name, created_utc_ms, created_utc_ms, content)
+    return AtomEntry("$namespaceinfo", name, created_utc_ms, created_utc_ms, content)
 
 
 def description(kind: str, elements: Sequence[str]) -> str:

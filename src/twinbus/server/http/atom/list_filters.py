@@ -61,8 +61,6 @@ def read_filter(text: str) -> Test:
 class _Words:
     """The words of a filter, one after the other."""
 
-    __slots__ = ("_next", "_words")
-
     def __init__(self, text: str) -> None:
         if len(text) > FILTER_CHARS_MAX:
             raise ArgumentInvalid(f"A $filter has at most {FILTER_CHARS_MAX} characters.")
@@ -129,8 +127,6 @@ def _read_comparison(words: _Words) -> Test:
 
 class _NumberTest:
     """Compares a time or a count of a view."""
-
-    __slots__ = ("_number", "_signs", "_subject")
 
     def __init__(self, subject: str, signs: tuple[int, ...], number: int) -> None:
         self._subject = subject

@@ -29,7 +29,7 @@ from twinbus.gateway.namespaces.views import RuleView
 from twinbus.server.http.atom.feeds import (
     INSTANCE,
     TYPE,
-    Entry,
+    AtomEntry,
     attribute,
     description,
     element,
@@ -257,7 +257,7 @@ def _time_span_text(span: timedelta) -> str:
 # -- writing ---------------------------------------------------------------------------------------
 
 
-def rule_entry(view: RuleView, topic: str, subscription: str) -> Entry:
+def rule_entry(view: RuleView, topic: str, subscription: str) -> AtomEntry:
     rule = view.description
     elements = (
         _filter_element(rule.filter),
@@ -267,7 +267,7 @@ def rule_entry(view: RuleView, topic: str, subscription: str) -> Entry:
     )
     path = f"{topic}/Subscriptions/{subscription}/Rules/{view.name}"
     content = description(RULE, elements)
-    return Entry(path, view.name, view.created_utc_ms, view.created_utc_ms, content)
+    return AtomEntry(path, view.name, view.created_utc_ms, view.created_utc_ms, content)
 
 
 def _filter_element(chosen: FilterDescription) -> str:

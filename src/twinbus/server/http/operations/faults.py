@@ -23,13 +23,12 @@ from twinbus.gateway.faults.faults import Fault, Wanted
 from twinbus.gateway.faults.kinds import KINDS
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.server.http.access import Claim, HttpAccess
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response, json_response
 
 FAULTS: Final = "$faults"
 BODY_BYTES_MAX: Final = 4_096
 PARTITIONS_MAX: Final = 16
 
-_JSON: Final = "application/json"
 _ALLOWED: Final = {1: "GET, HEAD, POST, DELETE", 2: "DELETE"}
 _KEYS: Final = (
     "kind",
@@ -76,12 +75,12 @@ class FaultRouter:
             return Response(204, b"")
         if len(segments) == 1 and request.method == "POST":
             wanted = self._scoped(read_wanted(request.body), namespace)
-            return _json(201, fault_document(self._faults, self._faults.add(wanted)))
+            return json_response(201, fault_document(self._faults, self._faults.add(wanted)))
         if len(segments) == 1 and request.method in ("GET", "HEAD"):
             found = [fault_document(self._faults, fault) for fault in self._meant(namespace, [])]
-            return _json(200, {"faults": found})
+            return json_response(200, {"faults": found})
         allowed = _ALLOWED[len(segments)]
-        return _json(405, {"error": f"Allowed are {allowed}."}, (("Allow", allowed),))
+        return json_response(405, {"error": f"Allowed are {allowed}."}, (("Allow", allowed),))
 
     def _meant(self, namespace: Namespace, ids: list[str]) -> list[Fault]:
         """The faults of this namespace: the one with this id, or all."""
@@ -215,15 +214,9 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _json(
-    status: int, document: dict[str, object], headers: tuple[tuple[str, str], ...] = ()
-) -> Response:
-    return Response(status, json.dumps(document).encode(), _JSON, headers)
-
-
 def _refusal(error: ServiceError) -> Response:
     status = error.http_status
     headers: tuple[tuple[str, str], ...] = ()
     if status == HTTPStatus.UNAUTHORIZED:
         headers = (("WWW-Authenticate", "SharedAccessSignature"),)
-    return _json(status, {"error": str(error)}, headers)
+    return json_response(status, {"error": str(error)}, headers)

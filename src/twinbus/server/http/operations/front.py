@@ -7,7 +7,7 @@ they speak (`api-version`), and whoever only looks does not.
 from typing import Final
 
 from twinbus.server.http.access import Claim
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response
 from twinbus.server.http.operations.health import HealthRequests
 from twinbus.server.http.operations.metrics import MetricsRequests
 

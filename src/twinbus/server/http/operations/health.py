@@ -15,7 +15,6 @@ contact is impossible, and why (A-1).
 """
 
 import asyncio
-import json
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any, Final
@@ -23,23 +22,20 @@ from typing import Any, Final
 from twinbus import __version__
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.faults.faults import Fault
-from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.health.health import (
     DEGRADED,
     HEALTH_NAMES,
     HEALTHY,
     UNHEALTHY,
     BrokerReport,
-    HealthSource,
     Obstacles,
     StoreReport,
     server_status,
 )
 from twinbus.gateway.namespaces.namespace import Namespace
-from twinbus.gateway.namespaces.registry import Namespaces
-from twinbus.gateway.throttling.throttle import Throttle
 from twinbus.server.http.access import AUTHORIZATION
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response, json_response
+from twinbus.server.http.operations.running_server import RunningServer
 from twinbus.server.http.viewers import Viewers
 
 # The shape of Microsoft's emulator, so that what waits for that one can wait for this one.
@@ -57,22 +53,16 @@ class HealthRequests:
 
     def __init__(
         self,
-        source: HealthSource,
-        gateway: Gateway,
-        namespaces: Namespaces,
-        throttle: Throttle,
+        server: RunningServer,
         faults: Callable[[], list[Fault]],
         viewers: Viewers,
     ) -> None:
-        self._source = source
-        self._gateway = gateway
-        self._namespaces = namespaces
-        self._throttle = throttle
+        self._server = server
         self._faults = faults
         self._viewers = viewers
 
     async def answer(self, request: Request) -> Response:
-        brokers, stores = self._source.brokers(), self._source.stores()
+        brokers, stores = self._server.source.brokers(), self._server.source.stores()
         status = server_status(brokers, stores)
         document: dict[str, Any] = {
             "status": status,
@@ -83,19 +73,21 @@ class HealthRequests:
             seen = self._viewers.scope(request)
             document["brokers"] = [broker_document(each) for each in brokers]
             document["stores"] = [store_document(each) for each in stores]
-            document["throttled"] = self._throttle.pressures()
+            document["throttled"] = self._server.throttle.pressures()
             await self._add_entities(document, stores, seen)
         code = HTTPStatus.SERVICE_UNAVAILABLE if status == UNHEALTHY else HTTPStatus.OK
-        return Response(code, json.dumps(document).encode(), "application/json")
+        return json_response(code, document)
 
     async def _add_entities(
         self, document: dict[str, Any], stores: Iterable[StoreReport], seen: Namespace | None
     ) -> None:
         journalled = frozenset(each.store for each in stores if each.is_journalled)
-        obstacles = Obstacles(self._gateway.links, self._throttle, self._faults(), journalled)
+        obstacles = Obstacles(
+            self._server.gateway.links, self._server.throttle, self._faults(), journalled
+        )
         shown: list[dict[str, Any]] = []
         more = 0
-        for namespace in [seen] if seen is not None else self._namespaces.all():
+        for namespace in [seen] if seen is not None else self._server.namespaces.all():
             for number, entity in enumerate(await entities_of(namespace)):
                 if number % _SLICE == _SLICE - 1:
                     await asyncio.sleep(0)
@@ -120,7 +112,7 @@ class HealthRequests:
         return {
             "namespace": namespace.name,
             "entity": namespace.path_of(entity),
-            "availability": self._gateway.availability(entity),
+            "availability": self._server.gateway.availability(entity),
             "cannot": cannot,
             "partitions": [
                 {"partition": partition, "store": store, "health": health}

@@ -7,7 +7,6 @@ kind.  Without `from` or `to` it is everything before or after the other.  What 
 now is in it, durable or not.
 """
 
-import json
 from typing import Final
 
 from twinbus.errors import ArgumentInvalid, ServiceError
@@ -16,11 +15,10 @@ from twinbus.gateway.counting.meter_writer import Metering
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.metered import DAY_MS, parse_iso, summed
 from twinbus.server.http.access import Claim, HttpAccess
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response, json_response
 
 METER: Final = "$meter"
 END_OF_TIME_MS: Final = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
-_JSON: Final = "application/json"
 
 
 def is_about_meter(segments: list[str]) -> bool:
@@ -42,20 +40,22 @@ class MeterRequests:
             namespace = self._access.authorize(request, MANAGE, "")
             return await self._answer(request, namespace)
         except ServiceError as error:
-            return _json(error.http_status, {"error": str(error)})
+            return json_response(error.http_status, {"error": str(error)})
 
     async def _answer(self, request: Request, namespace: Namespace) -> Response:
         if len(request.segments()) > 1:
-            return _json(404, {"error": "There is nothing here; what is metered is at /$meter."})
+            return json_response(
+                404, {"error": "There is nothing here; what is metered is at /$meter."}
+            )
         if request.method not in ("GET", "HEAD"):
             headers = (("Allow", "GET, HEAD"),)
-            return _json(405, {"error": "Allowed are GET, HEAD."}, headers)
+            return json_response(405, {"error": "Allowed are GET, HEAD."}, headers)
         from_ms = _moment(request, "from", 0)
         to_ms = _moment(request, "to", END_OF_TIME_MS)
         lines = await self._metering.read(from_ms, to_ms)
         name = namespace.name.lower()
         own = summed([line for line in lines if line.namespace.lower() == name], DAY_MS)
-        return _json(200, {"metered": [line.document() for line in own]})
+        return json_response(200, {"metered": [line.document() for line in own]})
 
 
 def _moment(request: Request, name: str, default: int) -> int:
@@ -68,9 +68,3 @@ def _moment(request: Request, name: str, default: int) -> int:
         raise ArgumentInvalid(
             f"{name}={text[:64]} is no time; write 2026-11-16 or 2026-11-16T07:00:00Z."
         ) from None
-
-
-def _json(
-    status: int, document: dict[str, object], headers: tuple[tuple[str, str], ...] = ()
-) -> Response:
-    return Response(status, json.dumps(document).encode(), _JSON, headers)

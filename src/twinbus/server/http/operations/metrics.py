@@ -9,18 +9,13 @@ from typing import Final
 
 from twinbus.entities.commands import Runtime
 from twinbus.gateway.directory.directory import Entity
-from twinbus.gateway.gateway import Gateway
-from twinbus.gateway.health.health import HealthSource
-from twinbus.gateway.health.usage import Sampler, memory_there_is
-from twinbus.gateway.namespaces.entity_changes import EntityChanges
+from twinbus.gateway.health.usage import memory_there_is
 from twinbus.gateway.namespaces.namespace import Namespace
-from twinbus.gateway.namespaces.registry import Namespaces
-from twinbus.gateway.throttling.throttle import Throttle
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response
 from twinbus.server.http.operations.health import entities_of
 from twinbus.server.http.operations.metrics_text import (
     NO_ENTITY,
-    Seen,
+    EntitySample,
     entity_labels,
     render_brokers,
     render_entities,
@@ -30,6 +25,7 @@ from twinbus.server.http.operations.metrics_text import (
     render_traces,
 )
 from twinbus.server.http.operations.prometheus import CONTENT_TYPE
+from twinbus.server.http.operations.running_server import RunningServer
 from twinbus.server.http.viewers import Viewers
 from twinbus.telemetry.telemetry import Telemetry
 
@@ -40,23 +36,8 @@ _SLICE: Final = 250
 class MetricsRequests:
     """Answers `GET /metrics`."""
 
-    def __init__(
-        self,
-        source: HealthSource,
-        gateway: Gateway,
-        changes: EntityChanges,
-        namespaces: Namespaces,
-        throttle: Throttle,
-        sampler: Sampler,
-        viewers: Viewers,
-        telemetry: Telemetry,
-    ) -> None:
-        self._source = source
-        self._gateway = gateway
-        self._changes = changes
-        self._namespaces = namespaces
-        self._throttle = throttle
-        self._sampler = sampler
+    def __init__(self, server: RunningServer, viewers: Viewers, telemetry: Telemetry) -> None:
+        self._server = server
         self._viewers = viewers
         self._telemetry = telemetry
         self._mutex = asyncio.Lock()
@@ -64,24 +45,24 @@ class MetricsRequests:
 
     async def answer(self, request: Request) -> Response:
         scope = self._viewers.scope(request)
-        namespaces = self._namespaces.all() if scope is None else [scope]
+        namespaces = self._server.namespaces.all() if scope is None else [scope]
         async with self._mutex:
             pieces = await self._pieces(namespaces)
         return Response(200, b"".join(pieces), CONTENT_TYPE)
 
     async def _pieces(self, namespaces: list[Namespace]) -> list[bytes]:
-        metrics, usage = self._gateway.metrics, self._sampler.usage
+        server, metrics = self._server, self._server.gateway.metrics
         pieces = [
-            render_server(metrics, self._throttle, usage, self._memory_bytes).encode(),
-            render_brokers(self._source.brokers()).encode(),
-            render_stores(self._source.stores()).encode(),
+            render_server(metrics, server.throttle, server.usage, self._memory_bytes).encode(),
+            render_brokers(server.source.brokers()).encode(),
+            render_stores(server.source.stores()).encode(),
             self._traces().encode(),
         ]
         entities = [(each, entity) for each in namespaces for entity in await entities_of(each)]
         entities = entities[:ENTITIES_MAX]
         pieces.append(self._partitions(entities).encode())
         seen = [
-            Seen(entity_labels(each.name, NO_ENTITY), metrics.of_namespace(each.name))
+            EntitySample(entity_labels(each.name, NO_ENTITY), metrics.of_namespace(each.name))
             for each in namespaces
         ]
         for first in range(0, len(entities), _SLICE):
@@ -92,10 +73,11 @@ class MetricsRequests:
             await asyncio.sleep(0)
         return pieces
 
-    async def _look(self, entities: list[tuple[Namespace, Entity]]) -> list[Seen]:
-        runtimes: list[Runtime] = await self._changes.runtimes([entity for _, entity in entities])
+    async def _look(self, entities: list[tuple[Namespace, Entity]]) -> list[EntitySample]:
+        held = [entity for _, entity in entities]
+        runtimes: list[Runtime] = await self._server.changes.runtimes(held)
         return [
-            Seen(
+            EntitySample(
                 entity_labels(namespace.name, namespace.path_of(entity)),
                 entity.metrics if entity.metrics.is_used else None,
                 runtime,
@@ -108,7 +90,7 @@ class MetricsRequests:
         return "" if counts is None else render_traces(*counts)
 
     def _partitions(self, entities: list[tuple[Namespace, Entity]]) -> str:
-        links = self._gateway.links
+        links = self._server.gateway.links
         return render_partitions(
             (
                 entity_labels(namespace.name, namespace.path_of(entity)),

@@ -4,7 +4,7 @@ In pieces of which none takes long, because ten thousand entities are some megab
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from twinbus.entities.commands import Runtime
 from twinbus.gateway.counting.counters import COUNTERS, EntityMetrics, Metrics
@@ -43,24 +43,19 @@ GAUGES: Final = (
 )
 
 
-class Seen:
+class EntitySample(NamedTuple):
     """One entity at the moment of looking: its labels, its counters, what it holds."""
 
-    __slots__ = ("at", "metrics", "runtime")
-
-    def __init__(
-        self, at: str, metrics: EntityMetrics | None, runtime: Runtime | None = None
-    ) -> None:
-        self.at = at
-        self.metrics = metrics
-        self.runtime = runtime  # a namespace has none
+    at: str
+    metrics: EntityMetrics | None
+    runtime: Runtime | None = None  # a namespace has none
 
 
 def entity_labels(namespace: str, path: str) -> str:
     return labels(namespace=namespace, entity=path)
 
 
-def render_entities(seen: list[Seen]) -> Iterator[str]:
+def render_entities(seen: list[EntitySample]) -> Iterator[str]:
     """Everything about entities, in pieces of which none takes long."""
     used = [(each.at, each.metrics) for each in seen if each.metrics is not None]
     for attribute, name, meaning in COUNTERS:

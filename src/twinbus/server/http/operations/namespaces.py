@@ -17,11 +17,10 @@ from twinbus.errors import ArgumentInvalid, ConfigError, EntityNotFound, Service
 from twinbus.gateway.access.shared_access import MANAGE
 from twinbus.gateway.namespaces.lifetime import NamespaceLifetimes
 from twinbus.server.http.access import Claim, HttpAccess
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response, json_response
 
 NAMESPACES: Final = "$namespaces"
 
-_JSON: Final = "application/json"
 _ALLOWED: Final = {1: "GET, HEAD", 2: "PUT, DELETE"}
 
 
@@ -46,7 +45,7 @@ class NamespaceRequests:
                 raise Unauthorized("Namespaces need a key of the first one.")
             return await self._answer(request)
         except ServiceError as error:
-            return _json(error.http_status, {"error": str(error)})
+            return json_response(error.http_status, {"error": str(error)})
 
     async def _answer(self, request: Request) -> Response:
         segments = request.segments()
@@ -55,15 +54,15 @@ class NamespaceRequests:
                 "There is nothing here; namespaces are at /$namespaces and /$namespaces/NAME."
             )
         if len(segments) == 1 and request.method in ("GET", "HEAD"):
-            return _json(200, {"namespaces": self._documents()})
+            return json_response(200, {"namespaces": self._documents()})
         if len(segments) == 2 and request.method == "PUT":
             identity = await self._lifetimes.create(segments[1], read_declared(request.body))
-            return _json(201, _document(identity))
+            return json_response(201, _document(identity))
         if len(segments) == 2 and request.method == "DELETE":
             await self._lifetimes.delete(segments[1])
             return Response(204, b"")
         allowed = _ALLOWED[len(segments)]
-        return _json(405, {"error": f"Allowed are {allowed}."}, (("Allow", allowed),))
+        return json_response(405, {"error": f"Allowed are {allowed}."}, (("Allow", allowed),))
 
     def _documents(self) -> list[dict[str, object]]:
         return [
@@ -104,9 +103,3 @@ def read_declared(body: bytes) -> Declared:
 def _document(identity: Identity) -> dict[str, object]:
     rule = identity.rules[0]
     return {"name": identity.namespace, "key_name": rule.name, "key": rule.primary_key}
-
-
-def _json(
-    status: int, document: dict[str, object], headers: tuple[tuple[str, str], ...] = ()
-) -> Response:
-    return Response(status, json.dumps(document).encode(), _JSON, headers)

@@ -3,14 +3,12 @@
 No script but the page's own, no address of anybody else, no frame around it, nothing kept.
 """
 
-import json
 from typing import Final
 
 from twinbus.errors import ArgumentOutOfRange, ServerBusy, ServiceError
 from twinbus.limits import THROTTLE_ADVICE_S
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response, json_response
 
-JSON: Final = "application/json"
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -26,7 +24,7 @@ HEADERS: Final = (
 def json_answer(
     status: int, document: object, headers: tuple[tuple[str, str], ...] = ()
 ) -> Response:
-    return Response(status, json.dumps(document).encode(), JSON, (*HEADERS, *headers))
+    return json_response(status, document, (*HEADERS, *headers))
 
 
 def refusal(error: ServiceError) -> Response:

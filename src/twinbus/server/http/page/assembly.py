@@ -1,20 +1,16 @@
 """Page and pairs of one server, put together.
 
 counters, meter, health ─▶ PageState ─┬▶ requests    for /, /$page
-                                      └▶ Live        for /$page/live
+                                      └▶ LivePage    for /$page/live
 reports of paired clients ────────────▶ pairs        for /$pairs
 """
 
 from twinbus.clock import Clock
 from twinbus.gateway.faults.acting import ActingFaults
-from twinbus.gateway.gateway import Gateway
-from twinbus.gateway.health.health import HealthSource
-from twinbus.gateway.namespaces.entity_changes import EntityChanges
-from twinbus.gateway.namespaces.registry import Namespaces
-from twinbus.gateway.throttling.throttle import Throttle, Usage
 from twinbus.server.http.access import HttpAccess
+from twinbus.server.http.operations.running_server import RunningServer
 from twinbus.server.http.page.cost import CostBook, Reader
-from twinbus.server.http.page.live import Live
+from twinbus.server.http.page.live import LivePage
 from twinbus.server.http.page.messages import PageMessages
 from twinbus.server.http.page.pair_reports import PairReports, PairRequests
 from twinbus.server.http.page.rates import Rates
@@ -29,36 +25,19 @@ class Page:
 
     def __init__(
         self,
-        source: HealthSource,
-        gateway: Gateway,
-        changes: EntityChanges,
-        namespaces: Namespaces,
-        throttle: Throttle,
-        usage: Usage,
+        server: RunningServer,
         faults: ActingFaults,
         metered: Reader,
         access: HttpAccess,
         viewers: Viewers,
         clock: Clock,
     ) -> None:
-        self._rates = Rates(gateway.directory, clock)
+        self._rates = Rates(server.gateway.directory, clock)
         self._cost = CostBook(metered, clock)
-        scope = PageScope(viewers, namespaces)
+        scope = PageScope(viewers, server.namespaces)
         reports = PairReports(clock)
-        state = PageState(
-            source,
-            gateway,
-            changes,
-            namespaces,
-            throttle,
-            usage,
-            faults,
-            self._rates,
-            self._cost,
-            reports,
-            clock,
-        )
-        self._live = Live(state)
+        state = PageState(server, faults, self._rates, self._cost, reports, clock)
+        self._live = LivePage(state)
         messages = PageMessages(access, faults.faults.refuses_connection)
         self.requests = PageRequests(scope, state, self._live, messages)
         self.pairs = PairRequests(access, scope, reports)

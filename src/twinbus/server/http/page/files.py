@@ -8,7 +8,7 @@ from typing import Final
 
 from twinbus import page
 from twinbus.server.http.access import AUTHORIZATION
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response
 from twinbus.server.http.page.answers import HEADERS
 
 _HTML: Final = "text/html"

@@ -13,7 +13,7 @@ from typing import Final
 from twinbus.errors import ServerBusy, ServiceError
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.limits import VIEWERS_MAX
-from twinbus.server.http.page.state import Look, PageState, Text, View
+from twinbus.server.http.page.state import NamespaceLook, PageState, PageText, PageView
 
 INTERVAL_S: Final = 1.0
 SILENCE_S_MAX: Final = 15.0
@@ -25,7 +25,7 @@ log = logging.getLogger("twinbus.server")
 class Viewer:
     """One that looks.  He gets the latest document, not all of them."""
 
-    def __init__(self, view: View, check: Callable[[], object]) -> None:
+    def __init__(self, view: PageView, check: Callable[[], object]) -> None:
         self.view = view
         self.check = check  # raises when he may look no more
         self._waiting: bytes | None = None
@@ -34,7 +34,7 @@ class Viewer:
         self._told_s = 0.0
         self._is_over = False
 
-    def tell(self, text: Text, now_s: float) -> None:
+    def tell(self, text: PageText, now_s: float) -> None:
         if text.mark == self._mark and now_s - self._told_s < SILENCE_S_MAX:
             return
         self._mark, self._told_s = text.mark, now_s
@@ -55,7 +55,7 @@ class Viewer:
         return event
 
 
-class Live:
+class LivePage:
     """All viewers of one server."""
 
     def __init__(self, state: PageState) -> None:
@@ -111,8 +111,8 @@ class Live:
             await asyncio.sleep(max(0.0, took_s * _SHARE - (shown_s - begun_s)))
 
     async def _show(self) -> None:
-        looks: dict[Namespace, Look] = {}
-        texts: dict[View, Text] = {}
+        looks: dict[Namespace, NamespaceLook] = {}
+        texts: dict[PageView, PageText] = {}
         for viewer in list(self._viewers):
             try:
                 viewer.check()

@@ -14,15 +14,13 @@ from uuid import UUID
 from twinbus.amqp.types import Described, Timestamp
 from twinbus.entities.commands import Delivered
 from twinbus.entities.message import ACTIVE, DEFERRED, NEVER_MS, SCHEDULED, Message
-from twinbus.errors import RemoteProtocolError
 from twinbus.limits import PAGE_BODY_BYTES_MAX
 from twinbus.message.field_values import time_of, to_plain
 from twinbus.message.filter_fields import id_text
-from twinbus.message.plain import DecodedMessage, decode_message
-from twinbus.message.sections import DATA
+from twinbus.message.incoming import PARTITION_KEY
+from twinbus.message.outgoing import decode_outgoing, encode_overlaid
+from twinbus.message.plain import DecodedMessage
 from twinbus.message.stored import DEADLETTER_SOURCE, ENQUEUE_SEQUENCE_NUMBER
-from twinbus.server.amqp.receiving import encode_overlaid
-from twinbus.server.amqp.sending import PARTITION_KEY
 from twinbus.server.http.rest.messages import as_json
 
 STATES: Final = {"active": ACTIVE, "deferred": DEFERRED, "scheduled": SCHEDULED}
@@ -47,7 +45,7 @@ _TYPES: Final[dict[type, str]] = {
 
 def message_document(delivered: Delivered) -> dict[str, Any]:
     message = delivered.message
-    decoded = _decode(message, delivered.body)
+    decoded = decode_outgoing(encode_overlaid(message, delivered.body, 0))
     sent = decoded.properties
     annotations = {str(name): value for name, value in decoded.annotations.items()}
     properties = {str(name): value for name, value in decoded.application_properties.items()}
@@ -94,18 +92,6 @@ def _times(message: Message) -> dict[str, str | None]:
         "expires": None if message.expires_ms >= NEVER_MS else _moment(message.expires_ms),
         "scheduled": moment if is_scheduled else None,
     }
-
-
-def _decode(message: Message, body: bytes) -> DecodedMessage:
-    """The message.  One that nobody can read is shown too, all of it as its body."""
-    data = encode_overlaid(message, body, 0)
-    try:
-        return decode_message(data)
-    except RemoteProtocolError:
-        raw = DecodedMessage()
-        raw.body_section = DATA
-        raw.body = data
-        return raw
 
 
 # --- values ---------------------------------------------------------------------------------------

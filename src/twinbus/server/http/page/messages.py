@@ -1,11 +1,10 @@
 """Messages for the page: look at them, send dead letters back, delete some.
 
-The same commands as those of `twinbus peek`, `replay` and `purge` (bulk_requests.py), metered and
+The same commands as those of `twinbus peek`, `replay` and `purge` (amqp/management), metered and
 counted as they are.  A change is made message by message: each says what became of it.
 """
 
 import asyncio
-import json
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -27,12 +26,12 @@ from twinbus.errors import (
     Unavailable,
 )
 from twinbus.gateway.access.shared_access import LISTEN, MANAGE
-from twinbus.gateway.directory.addresses import Address, parse_address
-from twinbus.gateway.namespaces.namespace import Namespace
+from twinbus.gateway.directory.addresses import parse_address
 from twinbus.limits import PAGE_MESSAGES_MAX, SEQUENCE_NUMBERS_MAX
 from twinbus.links.request import ask
 from twinbus.server.http.access import HttpAccess
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.addressed_entity import AddressedEntity, find_addressed
+from twinbus.server.http.exchange import Request, Response, read_json
 from twinbus.server.http.page.answers import json_answer, query_number
 from twinbus.server.http.page.message import STATES, message_document
 
@@ -40,29 +39,6 @@ BODY_BYTES_MAX: Final = 65_536
 COUNT_DEFAULT: Final = 50
 _AT_A_TIME: Final = 16  # changes under way; partitioned entities allow a hundred in all
 _DONE: Final = {"resubmit": "resubmitted", "delete": "deleted"}
-
-
-class Place:
-    """What a request is about: an entity, or a dead-letter queue of one."""
-
-    def __init__(self, namespace: Namespace, address: Address) -> None:
-        self.entity = namespace.find_entity(address.name)
-        self.path = address.path
-        self.subqueue = address.subqueue
-        self._gateway = namespace.gateway
-        self._meter = namespace.meter_of(self.entity, address.subqueue)
-
-    async def ask(self, command: SelectionCommand) -> Selected:
-        """Have a command carried out; it is counted whether that works or not."""
-        try:
-            selected: Selected = await ask(self._gateway, command)
-        except ServiceError as error:
-            self.entity.metrics.answered(error)
-            raise
-        reply = Reply(command, selected, None)
-        self.entity.metrics.replied(reply)
-        self._meter.replied(reply)
-        return selected
 
 
 class PageMessages:
@@ -74,7 +50,7 @@ class PageMessages:
         self._is_cut_off = is_cut_off
 
     async def browse(self, request: Request) -> Response:
-        place = self._place(request, request.query.get("entity", ""), LISTEN)
+        addressed = self._find(request, request.query.get("entity", ""), LISTEN)
         selection = Selection()
         selection.from_sequence_number = query_number(request, "from", 0, 0, NUMBERS_END - 1)
         state = request.query.get("state", "")
@@ -83,11 +59,11 @@ class PageMessages:
         if state:
             selection.states = [STATES[state]]
         count = query_number(request, "count", COUNT_DEFAULT, 1, PAGE_MESSAGES_MAX)
-        command = Browse(place.entity.entity_id, place.subqueue, selection, count)
-        selected = await place.ask(command)
+        command = Browse(addressed.entity.entity_id, addressed.address.subqueue, selection, count)
+        selected = await _ask(addressed, command)
         following = selected.next_sequence_number
         document = {
-            "entity": place.path,
+            "entity": addressed.address.path,
             "next": str(following) if following else None,
             "messages": [message_document(each) for each in selected.delivered],
         }
@@ -100,42 +76,61 @@ class PageMessages:
         except ServiceError:
             self._access.authorize(request, MANAGE, "")  # a stranger is told nothing else
             raise
-        place = self._place(request, path, MANAGE)
-        if what == "resubmit" and not place.subqueue:
+        addressed = self._find(request, path, MANAGE)
+        if what == "resubmit" and not addressed.address.subqueue:
             raise InvalidOperation("Only dead letters can be sent back; name a dead-letter queue.")
         results: list[dict[str, Any]] = []
         for first in range(0, len(numbers), _AT_A_TIME):
             some = numbers[first : first + _AT_A_TIME]
-            results += await asyncio.gather(*(_change(place, what, number) for number in some))
+            results += await asyncio.gather(*(_change(addressed, what, number) for number in some))
         done = sum(each["result"] == _DONE[what] for each in results)
-        return json_answer(200, {"entity": place.path, "done": done, "results": results})
+        return json_answer(
+            200, {"entity": addressed.address.path, "done": done, "results": results}
+        )
 
-    def _place(self, request: Request, path: str, right: str) -> Place:
+    def _find(self, request: Request, path: str, right: str) -> AddressedEntity:
         address = parse_address(path)
         namespace = self._access.authorize(request, right, address.path)
         if self._is_cut_off(namespace.name.lower()):
             raise Unavailable("The namespace cannot be contacted: a fault is in force.")
         if address.is_management or not address.name:
             raise ArgumentInvalid("entity is the path of a queue or a subscription.")
-        return Place(namespace, address)
+        return find_addressed(namespace, address)
 
 
-async def _change(place: Place, what: str, number: int) -> dict[str, Any]:
+async def _ask(addressed: AddressedEntity, command: SelectionCommand) -> Selected:
+    """Have a command carried out; it is counted whether that works or not."""
+    metrics = addressed.entity.metrics
+    try:
+        selected: Selected = await ask(addressed.gateway, command)
+    except ServiceError as error:
+        metrics.answered(error)
+        raise
+    reply = Reply(command, selected, None)
+    metrics.replied(reply)
+    addressed.meter.replied(reply)
+    return selected
+
+
+async def _change(addressed: AddressedEntity, what: str, number: int) -> dict[str, Any]:
     """One message: what became of it, and why."""
     kind = Resubmit if what == "resubmit" else DeleteMessages
     reason = None
     try:
-        found = await place.ask(kind(place.entity.entity_id, place.subqueue, _only(number), 1))
-        result = _DONE[what] if found.count else await _why_not(place, number)
+        found = await _ask(
+            addressed,
+            kind(addressed.entity.entity_id, addressed.address.subqueue, _only(number), 1),
+        )
+        result = _DONE[what] if found.count else await _why_not(addressed, number)
     except ServiceError as error:
         result, reason = "failed", str(error)
     return {"sequence_number": str(number), "result": result, "reason": reason}
 
 
-async def _why_not(place: Place, number: int) -> str:
+async def _why_not(addressed: AddressedEntity, number: int) -> str:
     """It is not there, or somebody has it."""
-    browse = Browse(place.entity.entity_id, place.subqueue, _only(number), 1)
-    return "locked" if (await place.ask(browse)).count else "not found"
+    browse = Browse(addressed.entity.entity_id, addressed.address.subqueue, _only(number), 1)
+    return "locked" if (await _ask(addressed, browse)).count else "not found"
 
 
 def _only(number: int) -> Selection:
@@ -149,10 +144,7 @@ def read_change(body: bytes) -> tuple[str, list[int]]:
     """The path of an entity, and sequence numbers: as numbers, or as texts of digits."""
     if len(body) > BODY_BYTES_MAX:
         raise ArgumentOutOfRange(f"The request may have at most {BODY_BYTES_MAX} bytes.")
-    try:
-        given = json.loads(body)
-    except (ValueError, RecursionError):
-        given = None
+    given = read_json(body)
     if not isinstance(given, dict) or set(given) != {"entity", "sequence_numbers"}:
         raise ArgumentInvalid("A request is {'entity': …, 'sequence_numbers': […]} as JSON.")
     path, numbers = given["entity"], given["sequence_numbers"]

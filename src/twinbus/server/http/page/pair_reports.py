@@ -17,7 +17,7 @@ from twinbus.gateway.access.shared_access import SEND
 from twinbus.limits import PAIR_REPORT_BYTES_MAX, PAIR_REPORTS_BYTES_MAX, PAIR_REPORTS_MAX
 from twinbus.metered import iso
 from twinbus.server.http.access import Claim, HttpAccess
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response, read_json
 from twinbus.server.http.page.answers import HEADERS, json_answer, not_allowed, refusal
 from twinbus.server.http.page.scope import PageScope
 
@@ -159,10 +159,7 @@ class PairRequests:
 
 def read_report(body: bytes) -> dict[str, Any]:
     """A report with every field in its place; what a newer client says beyond it is left out."""
-    try:
-        given = json.loads(body)
-    except (ValueError, RecursionError):
-        given = None
+    given = read_json(body)
     if not isinstance(given, dict) or not given.get("primary") or not given.get("secondary"):
         raise ArgumentInvalid("A report is a JSON object with 'primary' and 'secondary'.")
     report = _fields(given, _REPORT)

@@ -21,20 +21,19 @@ from twinbus.errors import ServiceError
 from twinbus.gateway.access.shared_access import MANAGE
 from twinbus.limits import PAGE_COUNT_MAX
 from twinbus.server.http.access import Claim
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response
 from twinbus.server.http.page.answers import (
     HEADERS,
-    JSON,
     json_answer,
     not_allowed,
     query_number,
     refusal,
 )
 from twinbus.server.http.page.files import answer_file, is_file, is_for_browser
-from twinbus.server.http.page.live import Live, Viewer
+from twinbus.server.http.page.live import LivePage, Viewer
 from twinbus.server.http.page.messages import PageMessages
 from twinbus.server.http.page.scope import PageScope
-from twinbus.server.http.page.state import PageState, View
+from twinbus.server.http.page.state import PageState, PageView
 
 PAGE: Final = "$page"
 ENTITIES_DEFAULT: Final = 200
@@ -50,7 +49,7 @@ class PageRequests:
     """Answers what `is_about_page`."""
 
     def __init__(
-        self, scope: PageScope, state: PageState, live: Live, messages: PageMessages
+        self, scope: PageScope, state: PageState, live: LivePage, messages: PageMessages
     ) -> None:
         self._scope = scope
         self._state = state
@@ -80,7 +79,7 @@ class PageRequests:
             return await self._messages.browse(request)
         if name == "state":
             text = await self._state.text(self._view(request))
-            return Response(200, text.data.encode(), JSON, HEADERS)
+            return Response(200, text.data.encode(), "application/json", HEADERS)
         if name == "live":
             return self._show(request)
         if is_file(name):
@@ -96,9 +95,9 @@ class PageRequests:
             response.when_unsent = request.when_gone = partial(self._live.leave, viewer)
         return response
 
-    def _view(self, request: Request) -> View:
+    def _view(self, request: Request) -> PageView:
         namespace, sees_all = self._scope.look(request)
         prefix = request.query.get("entities", "").lower()
         skip = query_number(request, "skip", 0, 0, _SKIP_MAX)
         top = query_number(request, "top", ENTITIES_DEFAULT, 1, PAGE_COUNT_MAX)
-        return View(namespace, sees_all, prefix, skip, top)
+        return PageView(namespace, sees_all, prefix, skip, top)

@@ -8,7 +8,7 @@ no token         whoever may look without one (viewers.py) chooses by ?namespace
 from twinbus.errors import EntityNotFound, Unauthorized
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces
-from twinbus.server.http.connection import Request
+from twinbus.server.http.exchange import Request
 from twinbus.server.http.viewers import Viewers
 
 

@@ -1,8 +1,8 @@
 """The page's document: everything about one namespace, and the server under it, at one moment.
 
-    View     what somebody wants to see: a namespace, which of its entities
-    Look     what a namespace held when it was looked at; several views may share one
-    text     the document as JSON, in pieces, so that it is known what has changed
+    PageView        what somebody wants to see: a namespace, which of its entities
+    NamespaceLook   what it held when it was looked at; several views may share one
+    PageText        the document as JSON, in pieces, so that it is known what has changed
 
 Shows what `/health`, `/metrics` and management know.  With ten thousand entities a look takes a
 while, so it is taken in slices, between which the loop does its other work; only one at a time.
@@ -23,16 +23,13 @@ from twinbus.entities.descriptions import SUBSCRIPTIONS
 from twinbus.entities.partitions import PARTITION_COUNT
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.faults.acting import ActingFaults
-from twinbus.gateway.gateway import Gateway
-from twinbus.gateway.health.health import HEALTH_NAMES, HealthSource, Obstacles, server_status
-from twinbus.gateway.namespaces.entity_changes import EntityChanges
+from twinbus.gateway.health.health import HEALTH_NAMES, Obstacles, server_status
 from twinbus.gateway.namespaces.namespace import Namespace
-from twinbus.gateway.namespaces.registry import Namespaces
-from twinbus.gateway.throttling.throttle import Throttle, Usage
 from twinbus.links.store_link import DOWN, UP
 from twinbus.metered import iso
 from twinbus.server.http.operations.faults import fault_document, owns
 from twinbus.server.http.operations.health import broker_document, entities_of, store_document
+from twinbus.server.http.operations.running_server import RunningServer
 from twinbus.server.http.page.cost import CostBook
 from twinbus.server.http.page.pair_reports import PairReports
 from twinbus.server.http.page.rates import NAMES as RATES
@@ -51,7 +48,7 @@ _RESTLESS: Final = frozenset(("time", "server", "brokers", "stores", "pairs", "f
 
 
 @dataclass(frozen=True)
-class View:
+class PageView:
     """What somebody wants to see."""
 
     namespace: Namespace
@@ -61,7 +58,7 @@ class View:
     top: int
 
 
-class Look:
+class NamespaceLook:
     """What a namespace held: its entities in the order of the page, and what was in them."""
 
     def __init__(self, entities: list[Entity]) -> None:
@@ -89,7 +86,7 @@ class Look:
             self.backlog.append({"queue": path, "primary": primary, "index": index, **counts})
 
 
-class Text(NamedTuple):
+class PageText(NamedTuple):
     """A document, written, and what of it is worth to be shown again."""
 
     data: str
@@ -101,24 +98,14 @@ class PageState:
 
     def __init__(
         self,
-        source: HealthSource,
-        gateway: Gateway,
-        changes: EntityChanges,
-        namespaces: Namespaces,
-        throttle: Throttle,
-        usage: Usage,
+        server: RunningServer,
         faults: ActingFaults,
         rates: Rates,
         cost: CostBook,
         pairs: PairReports,
         clock: Clock,
     ) -> None:
-        self._source = source
-        self._gateway = gateway
-        self._changes = changes
-        self._namespaces = namespaces
-        self._throttle = throttle
-        self._usage = usage
+        self._server = server
         self._faults = faults
         self._rates = rates
         self._cost = cost
@@ -127,25 +114,27 @@ class PageState:
         self._started = clock.now()
         self._mutex = asyncio.Lock()
 
-    async def text(self, view: View) -> Text:
+    async def text(self, view: PageView) -> PageText:
         """The document, fresh."""
         await self._cost.begin(COST_PATIENCE_S)
         async with self._mutex:
             return await self.text_of(view, await self.look(view.namespace))
 
-    async def look(self, namespace: Namespace) -> Look:
+    async def look(self, namespace: Namespace) -> NamespaceLook:
         entities = await entities_of(namespace)
-        entities.sort(key=_place)
-        look = Look(entities)
+        entities.sort(key=_sort_key)
+        look = NamespaceLook(entities)
         for first in range(0, len(entities), _SLICE):
             some = entities[first : first + _SLICE]
-            for entity, runtime in zip(some, await self._changes.runtimes(some), strict=True):
+            for entity, runtime in zip(
+                some, await self._server.changes.runtimes(some), strict=True
+            ):
                 rates = self._rates.of(entity) if entity.metrics.is_used else {}
                 look.add(entity, namespace.path_of(entity), runtime, rates)
             await asyncio.sleep(0)
         return look
 
-    async def text_of(self, view: View, look: Look) -> Text:
+    async def text_of(self, view: PageView, look: NamespaceLook) -> PageText:
         """Each part of the document is written once; between large ones others have their turn."""
         pieces: dict[str, str] = {}
         for name, make in self._parts(view, look):
@@ -156,35 +145,38 @@ class PageState:
         mark = hash(
             (
                 *(piece for name, piece in pieces.items() if name not in _RESTLESS),
-                *((each.broker, each.state, each.restarts) for each in self._source.brokers()),
-                *((each.store, each.health, each.trouble) for each in self._source.stores()),
+                *(
+                    (each.broker, each.state, each.restarts)
+                    for each in self._server.source.brokers()
+                ),
+                *((each.store, each.health, each.trouble) for each in self._server.source.stores()),
                 *(fault.fault_id for fault in self._faults.faults.all()),
                 self._pairs.changes,
             )
         )
-        return Text(data, mark)
+        return PageText(data, mark)
 
     # -- the server ------------------------------------------------------------------------------
 
-    def _parts(self, view: View, look: Look) -> list[tuple[str, Callable[[], object]]]:
+    def _parts(self, view: PageView, look: NamespaceLook) -> list[tuple[str, Callable[[], object]]]:
         namespace = view.namespace
         return [
             ("time", lambda: iso(self._clock.now().utc_ms)),
-            ("server", lambda: self._server(view)),
+            ("server", lambda: self._about(view)),
             ("namespace", lambda: namespace.name),
             ("totals", lambda: self._totals(look)),
-            ("brokers", lambda: [broker_document(each) for each in self._source.brokers()]),
-            ("stores", lambda: [store_document(each) for each in self._source.stores()]),
-            ("backlog", lambda: sorted(look.backlog, key=_backlog_place)),
+            ("brokers", lambda: [broker_document(each) for each in self._server.source.brokers()]),
+            ("stores", lambda: [store_document(each) for each in self._server.source.stores()]),
+            ("backlog", lambda: sorted(look.backlog, key=_backlog_key)),
             ("pairs", lambda: self._pairs.documents(namespace.name)),
             ("faults", lambda: self._fault_documents(view)),
-            ("throttled", self._throttle.pressures),
+            ("throttled", self._server.throttle.pressures),
             ("cost", lambda: self._cost.document(namespace.name)),
         ]
 
-    def _server(self, view: View) -> dict[str, Any]:
-        metrics, usage, now = self._gateway.metrics, self._usage, self._clock.now()
-        names = [each.name for each in self._namespaces.all()]
+    def _about(self, view: PageView) -> dict[str, Any]:
+        metrics, usage, now = self._server.gateway.metrics, self._server.usage, self._clock.now()
+        names = [each.name for each in self._server.namespaces.all()]
         return {
             "product": PRODUCT_NAME,
             "version": __version__,
@@ -192,7 +184,7 @@ class PageState:
             "python": sys.version.split()[0],
             "started": iso(self._started.utc_ms),
             "uptime_s": (now.mono_ms - self._started.mono_ms) // 1_000,
-            "status": server_status(self._source.brokers(), self._source.stores()),
+            "status": server_status(self._server.source.brokers(), self._server.source.stores()),
             "profile": view.namespace.limits.name,
             "namespaces": names if view.sees_all else [view.namespace.name],
             "connections": metrics.connections_opened - metrics.connections_closed,
@@ -201,15 +193,15 @@ class PageState:
             "lag_ms": usage.lag_ms,
         }
 
-    def _fault_documents(self, view: View) -> list[dict[str, object]]:
-        first = self._namespaces.default
+    def _fault_documents(self, view: PageView) -> list[dict[str, object]]:
+        first = self._server.namespaces.default
         return [
             fault_document(self._faults, fault)
             for fault in self._faults.faults.all()
             if view.sees_all or owns(view.namespace, first, fault)
         ]
 
-    def _totals(self, look: Look) -> dict[str, Any]:
+    def _totals(self, look: NamespaceLook) -> dict[str, Any]:
         kinds = [entity.kind for entity in look.entities]
         rates = {name: round(rate, 2) for name, rate in look.rates.items()}
         counted = {f"{kind}s": kinds.count(kind) for kind in ("queue", "topic", "subscription")}
@@ -217,16 +209,16 @@ class PageState:
 
     # -- entities --------------------------------------------------------------------------------
 
-    async def _page(self, view: View, look: Look) -> dict[str, str]:
+    async def _page(self, view: PageView, look: NamespaceLook) -> dict[str, str]:
         """The entities that are wanted, written."""
         matching: Sequence[int] = range(len(look.paths))
         if view.prefix:
             lowered = [path.lower() for path in look.paths]
             matching = [number for number in matching if lowered[number].startswith(view.prefix)]
-        stores = self._source.stores()
+        stores = self._server.source.stores()
         journalled = frozenset(each.store for each in stores if each.is_journalled)
-        links = self._gateway.links
-        obstacles = Obstacles(links, self._throttle, self._faults.faults.all(), journalled)
+        links = self._server.gateway.links
+        obstacles = Obstacles(links, self._server.throttle, self._faults.faults.all(), journalled)
         shown: list[str] = []
         for count, number in enumerate(matching[view.skip : view.skip + view.top], 1):
             entity = look.entities[number]
@@ -257,7 +249,7 @@ class PageState:
             "name": name,
             "topic": topic or None,
             "status": description.status,
-            "availability": self._gateway.availability(entity),
+            "availability": self._server.gateway.availability(entity),
             "counts": {each: getattr(runtime, each) for each in _COUNTS},
             "size_bytes": runtime.size_bytes,
             "max_size_bytes": size_bytes * (PARTITION_COUNT if entity.is_partitioned else 1),
@@ -275,7 +267,7 @@ class PageState:
     def _partitions(self, entity: Entity, obstacles: Obstacles) -> list[dict[str, Any]]:
         """A partition is as its store is, unless a fault keeps everybody from it."""
         sick = {partition for partition, _, _ in obstacles.sick_partitions(entity)}
-        links, found = self._gateway.links, []
+        links, found = self._server.gateway.links, []
         for part in entity.parts:
             health = links[part.store].health
             if health == UP and part.partition in sick:
@@ -285,13 +277,13 @@ class PageState:
         return found
 
 
-def _place(entity: Entity) -> tuple[str, str]:
+def _sort_key(entity: Entity) -> tuple[str, str]:
     """By name, a topic's subscriptions behind it."""
     own, _, subscription = entity.name.lower().partition(_SUBSCRIPTIONS)
     return own, subscription
 
 
-def _backlog_place(entry: dict[str, Any]) -> tuple[str, int]:
+def _backlog_key(entry: dict[str, Any]) -> tuple[str, int]:
     return entry["primary"].lower(), entry["index"]
 
 

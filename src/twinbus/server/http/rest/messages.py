@@ -24,6 +24,7 @@ from twinbus.limits import (
     SECTIONS_MAX,
     SESSION_ID_CHARS_MAX,
 )
+from twinbus.message.incoming import PARTITION_KEY, SCHEDULED
 from twinbus.message.plain import (
     DecodedMessage,
     Properties,
@@ -32,7 +33,6 @@ from twinbus.message.plain import (
 )
 from twinbus.message.sections import DATA
 from twinbus.message.stored import DEADLETTER_SOURCE, ENQUEUE_SEQUENCE_NUMBER
-from twinbus.server.amqp.sending import PARTITION_KEY, SCHEDULED
 from twinbus.server.http.rest.times import (
     FOREVER_MS,
     http_date,

@@ -8,16 +8,11 @@ import asyncio
 
 from twinbus.entities.commands import PEEK_LOCK, RELEASE, Settle
 from twinbus.entities.message import Message
-from twinbus.errors import EntityNotFound, RemoteProtocolError, ServiceError
-from twinbus.gateway.counting.meter import EntityMeter
-from twinbus.gateway.directory.addresses import Address
-from twinbus.gateway.directory.directory import Entity
-from twinbus.gateway.gateway import Gateway
+from twinbus.errors import EntityNotFound, ServiceError
 from twinbus.links.store_link import ReceiverDescription
-from twinbus.message.plain import DecodedMessage, decode_message
-from twinbus.message.sections import DATA
-from twinbus.server.amqp.receiving import encode_overlaid
-from twinbus.server.http.connection import Response
+from twinbus.message.outgoing import decode_outgoing, encode_overlaid
+from twinbus.server.http.addressed_entity import AddressedEntity
+from twinbus.server.http.exchange import Response
 from twinbus.server.http.rest.messages import (
     body_of,
     broker_facts,
@@ -26,37 +21,13 @@ from twinbus.server.http.rest.messages import (
 )
 
 
-class Place:
-    """What a request is about: an entity, or the dead-letter queue of one, and the way to it."""
-
-    __slots__ = ("address", "entity", "gateway", "meter")
-
-    def __init__(
-        self, gateway: Gateway, entity: Entity, address: Address, meter: EntityMeter
-    ) -> None:
-        self.gateway = gateway
-        self.entity = entity
-        self.address = address
-        self.meter = meter
-
-
-class Received:
+class ReceivedMessage:
     """One message handed out, encoded while it was the queue's to read."""
 
-    __slots__ = (
-        "_data",
-        "_facts",
-        "_place",
-        "body",
-        "grant",
-        "locked_until_utc_ms",
-        "sequence_number",
-    )
-
     def __init__(
-        self, place: Place, message: Message, body: bytes, locked_until_utc_ms: int
+        self, addressed: AddressedEntity, message: Message, body: bytes, locked_until_utc_ms: int
     ) -> None:
-        self._place = place
+        self._addressed = addressed
         self.sequence_number = message.sequence_number
         self.grant = message.grant
         self.locked_until_utc_ms = locked_until_utc_ms
@@ -73,7 +44,7 @@ class Received:
     def response(
         self, status: int, locked: dict[str, object], headers: tuple[tuple[str, str], ...]
     ) -> Response:
-        message = _decode(self._data)
+        message = decode_outgoing(self._data)
         body, content_type = body_of(message)
         properties = broker_properties(message, {**self._facts, **locked})
         shown = (("BrokerProperties", properties), *property_headers(message))
@@ -81,35 +52,29 @@ class Received:
 
     def release(self) -> None:
         """Nobody has seen it: free again, and it does not count as a delivery."""
-        place = self._place
+        addressed = self._addressed
         lock = (self.sequence_number, self.grant)
-        entity_id = place.entity.entity_id
-        place.gateway.submit([Settle(entity_id, place.address.subqueue, [lock], RELEASE)])
+        entity_id = addressed.entity.entity_id
+        addressed.gateway.submit([Settle(entity_id, addressed.address.subqueue, [lock], RELEASE)])
 
 
-def _decode(data: bytes) -> DecodedMessage:
-    """The message.  One that nobody can read is handed out too, all of it as its body."""
-    try:
-        return decode_message(data)
-    except RemoteProtocolError:
-        raw = DecodedMessage()
-        raw.body_section = DATA
-        raw.body = data
-        return raw
-
-
-class Waiting:
+class WaitingRequest:
     """A receiver for one message (a Sink): it is given one, or gives up."""
 
-    def __init__(self, place: Place, receive_mode: int) -> None:
-        self._place = place
+    def __init__(self, addressed: AddressedEntity, receive_mode: int) -> None:
+        self._addressed = addressed
         self._mode = receive_mode
-        self._result: asyncio.Future[Received | None] = asyncio.get_running_loop().create_future()
-        self._receiver = place.gateway.open_receiver(
-            ReceiverDescription(place.entity.entity_id, place.address.subqueue, receive_mode), self
+        self._result: asyncio.Future[ReceivedMessage | None] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._receiver = addressed.gateway.open_receiver(
+            ReceiverDescription(
+                addressed.entity.entity_id, addressed.address.subqueue, receive_mode
+            ),
+            self,
         )
 
-    async def wait(self, wait_s: float) -> Received | None:
+    async def wait(self, wait_s: float) -> ReceivedMessage | None:
         """The message; None when none has come in time or the peer is gone."""
         receiver = self._receiver
         timer: asyncio.TimerHandle | None = None
@@ -133,17 +98,13 @@ class Waiting:
         if not self._result.done():
             self._receiver.set_credit(1, drain=True)
 
-    def _resolve(self, received: Received | None) -> None:
-        if not self._result.done():
-            self._result.set_result(received)
-
     # -- what the broker calls (a Sink) ------------------------------------------------------
 
     def deliver(
         self, messages: list[Message], bodies: list[bytes], locked_until_utc_ms: int
     ) -> None:
         for message, body in zip(messages, bodies, strict=True):
-            received = Received(self._place, message, body, locked_until_utc_ms)
+            received = ReceivedMessage(self._addressed, message, body, locked_until_utc_ms)
             if not self._result.done():
                 self._result.set_result(received)
             elif self._mode == PEEK_LOCK:
@@ -153,7 +114,8 @@ class Waiting:
         return self._result.done()
 
     def drained(self) -> None:
-        self._resolve(None)
+        if not self._result.done():
+            self._result.set_result(None)
 
     def removed(self) -> None:
         if not self._result.done():

@@ -13,7 +13,7 @@ that was locked for a peer that is gone is free again at once.
 """
 
 import secrets
-from typing import Final, Protocol, cast
+from typing import Final, cast
 from urllib.parse import quote
 from uuid import UUID
 
@@ -41,20 +41,20 @@ from twinbus.errors import (
 from twinbus.gateway.access.shared_access import LISTEN, SEND
 from twinbus.gateway.counting.meter import measure
 from twinbus.gateway.directory.addresses import parse_address
-from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.limits import HTTP_BODY_BYTES_MAX, REST_WAIT_S_MAX
 from twinbus.links.request import ask
+from twinbus.message.incoming import new_message
 from twinbus.message.lock_tokens import lock_token, parse_lock_token
 from twinbus.message.message_id import MessageIds
-from twinbus.server.amqp.sending import new_message
-from twinbus.server.http.access import Claim
-from twinbus.server.http.connection import Request, Response, error_response
+from twinbus.server.http.access import Claim, HttpAccess
+from twinbus.server.http.addressed_entity import AddressedEntity, find_addressed
+from twinbus.server.http.exchange import Request, Response, error_response
 from twinbus.server.http.rest.messages import (
     BATCH_TYPE,
     read_batch,
     read_message,
 )
-from twinbus.server.http.rest.receiving import Place, Waiting
+from twinbus.server.http.rest.receiving import WaitingRequest
 from twinbus.server.http.rest.times import http_date
 
 _MESSAGES: Final = "messages"
@@ -66,12 +66,6 @@ _SENDS: Final = 1
 _RECEIVES: Final = 2
 _SETTLES: Final = 3
 _RIGHTS: Final = {_SENDS: SEND, _RECEIVES: LISTEN, _SETTLES: LISTEN}
-
-
-class Access(Protocol):
-    """Who may do what (http_access.py)."""
-
-    def authorize(self, request: Request, right: str, path: str) -> Namespace: ...
 
 
 def is_about_messages(method: str, segments: list[str]) -> bool:
@@ -100,7 +94,7 @@ def _split(segments: list[str]) -> tuple[int, str]:
 class RestRouter:
     """Answers the requests that `is_about_messages`."""
 
-    def __init__(self, access: Access, clock: Clock) -> None:
+    def __init__(self, access: HttpAccess, clock: Clock) -> None:
         self._access = access
         self._clock = clock
         self._message_ids = MessageIds(secrets.randbits(64))
@@ -120,81 +114,79 @@ class RestRouter:
     async def _answer(self, request: Request) -> Response:
         segments = request.segments()
         what, path = _split(segments)
-        place = self._find(request, _RIGHTS[what], path)
+        addressed = self._find(request, _RIGHTS[what], path)
         if what == _SENDS:
-            answer = self._send(request, place)
+            answer = self._send(request, addressed)
         elif what == _RECEIVES:
-            answer = self._receive(request, place)
+            answer = self._receive(request, addressed)
         else:
-            answer = self._settle(request, place, segments[-1])
+            answer = self._settle(request, addressed, segments[-1])
         try:
             response = await answer
         except ServiceError as error:
-            place.entity.metrics.answered(error)
+            addressed.entity.metrics.answered(error)
             raise
-        place.entity.metrics.answered(None)
+        addressed.entity.metrics.answered(None)
         return response
 
-    def _find(self, request: Request, right: str, path: str) -> Place:
+    def _find(self, request: Request, right: str, path: str) -> AddressedEntity:
         address = parse_address(path)
         namespace = self._access.authorize(request, right, address.path)
         if address.is_management:
             raise EntityNotFound("There are no messages to send or receive at a management node.")
-        entity = namespace.find_entity(address.name)
-        meter = namespace.meter_of(entity, address.subqueue)
-        return Place(namespace.gateway, entity, address, meter)
+        return find_addressed(namespace, address)
 
     # -- sending -----------------------------------------------------------------------------
 
-    async def _send(self, request: Request, place: Place) -> Response:
-        if place.address.subqueue != MAIN:
+    async def _send(self, request: Request, addressed: AddressedEntity) -> Response:
+        if addressed.address.subqueue != MAIN:
             raise InvalidOperation("Nothing can be sent to a dead-letter queue.")
-        if place.entity.kind == "subscription":
+        if addressed.entity.kind == "subscription":
             raise InvalidOperation("Nothing can be sent to a subscription; send to its topic.")
-        place.entity.check_sendable()
+        addressed.entity.check_sendable()
         now_ms = self._clock.now().utc_ms
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == BATCH_TYPE:
             encoded = read_batch(request.body, now_ms)
         else:
             encoded = [read_message(request.headers, request.named_headers, request.body, now_ms)]
-        allowed = place.entity.description.max_message_size_kilobytes * 1_024
+        allowed = addressed.entity.description.max_message_size_kilobytes * 1_024
         size, size_max = sum(map(len, encoded)), min(allowed, HTTP_BODY_BYTES_MAX)
         if size > size_max:
             raise MessageSizeExceeded(
                 f"The message of {size} bytes exceeds the limit of {size_max} bytes."
             )
-        ttl_ms_max = place.entity.description.default_time_to_live_ms
-        keys = place.entity.needs_keys
+        ttl_ms_max = addressed.entity.description.default_time_to_live_ms
+        keys = addressed.entity.needs_keys
         try:
             messages = [new_message(data, self._message_ids, ttl_ms_max, keys) for data in encoded]
         except RemoteProtocolError as error:
             raise ArgumentInvalid(f"The message cannot be stored: {error}") from None
-        await ask(place.gateway, Send(place.entity.entity_id, messages))
+        await ask(addressed.gateway, Send(addressed.entity.entity_id, messages))
         _, units, pings = measure(messages)
-        place.entity.metrics.sent(len(messages) - pings, size)
-        place.meter.sent(len(messages) - pings, units, pings)
+        addressed.entity.metrics.sent(len(messages) - pings, size)
+        addressed.meter.sent(len(messages) - pings, units, pings)
         return Response(201, b"", _XML)
 
     # -- receiving ---------------------------------------------------------------------------
 
-    async def _receive(self, request: Request, place: Place) -> Response:
+    async def _receive(self, request: Request, addressed: AddressedEntity) -> Response:
         mode = PEEK_LOCK if request.method == "POST" else RECEIVE_AND_DELETE
-        if place.entity.kind == "topic":
+        if addressed.entity.kind == "topic":
             raise InvalidOperation("Nothing can be received from a topic, only subscriptions.")
-        if place.entity.description.requires_session and place.address.subqueue == MAIN:
+        if addressed.entity.description.requires_session and addressed.address.subqueue == MAIN:
             raise InvalidOperation(
                 "This entity requires sessions, which REST cannot receive from. Use AMQP."
             )
         wait_s = _read_timeout(request)
-        waiting = Waiting(place, mode)
+        waiting = WaitingRequest(addressed, mode)
         request.when_gone = waiting.give_up
         received = await waiting.wait(wait_s)
         if received is None:
-            place.meter.received_nothing()
+            addressed.meter.received_nothing()
             return Response(204, b"", _XML)
-        place.entity.metrics.delivered(1, received.size_bytes)
-        place.meter.delivered([received.body], received.size_bytes)
+        addressed.entity.metrics.delivered(1, received.size_bytes)
+        addressed.meter.delivered([received.body], received.size_bytes)
         if mode != PEEK_LOCK:
             return received.response(200, {}, ())
         token = lock_token(received.sequence_number, received.grant)
@@ -203,7 +195,7 @@ class RestRouter:
             "LockedUntilUtc": http_date(received.locked_until_utc_ms),
         }
         host = request.headers.get("host", "localhost")
-        path = quote(place.address.path)
+        path = quote(addressed.address.path)
         location = f"{request.scheme}://{host}/{path}/messages/{received.sequence_number}/{token}"
         response = received.response(201, locked, (("Location", location),))
         response.when_unsent = received.release
@@ -211,23 +203,25 @@ class RestRouter:
 
     # -- settling ----------------------------------------------------------------------------
 
-    async def _settle(self, request: Request, place: Place, token_text: str) -> Response:
+    async def _settle(
+        self, request: Request, addressed: AddressedEntity, token_text: str
+    ) -> Response:
         """The lock token says which message; the id in front of it is for people."""
         try:
             token = UUID(token_text)
         except ValueError:
             raise ArgumentInvalid("The lock token is not a GUID.") from None
         lock = parse_lock_token(token)
-        entity, subqueue = place.entity, place.address.subqueue
+        entity, subqueue = addressed.entity, addressed.address.subqueue
         if request.method == "POST":
             renew = RenewLocks(entity.entity_id, subqueue, [lock])
-            [until_ms] = cast(list[int], await ask(place.gateway, renew))
-            place.meter.managed_once()
+            [until_ms] = cast(list[int], await ask(addressed.gateway, renew))
+            addressed.meter.managed_once()
             properties = f'{{"LockToken":"{token}","LockedUntilUtc":"{http_date(until_ms)}"}}'
             return Response(200, b"", _XML, (("BrokerProperties", properties),))
         outcome = COMPLETE if request.method == "DELETE" else ABANDON
         settle = Settle(entity.entity_id, subqueue, [lock], outcome)
-        errors = cast(list[ServiceError | None] | None, await ask(place.gateway, settle))
+        errors = cast(list[ServiceError | None] | None, await ask(addressed.gateway, settle))
         if errors is not None and errors[0] is not None:
             raise errors[0]
         entity.metrics.settled(outcome, 1)

@@ -13,7 +13,7 @@ from twinbus.limits import PROFILE_DEFAULT, Limits
 from twinbus.server.http.access import HttpAccess
 from twinbus.server.http.atom.entities import AtomRouter
 from twinbus.server.http.atom.feeds import ATOM
-from twinbus.server.http.connection import Request, Response, error_response
+from twinbus.server.http.exchange import Request, Response, error_response
 from twinbus.testing.clock import START_UTC_MS
 
 NOW_S = START_UTC_MS // 1_000

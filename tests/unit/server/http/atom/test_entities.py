@@ -21,7 +21,7 @@ from twinbus.limits import PAGE_COUNT_MAX, PROFILES
 from twinbus.server.http.access import TOKEN_LEEWAY_S
 from twinbus.server.http.atom.entity_documents import COUNTS
 from twinbus.server.http.atom.feeds import ATOM, SERVICE_BUS
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response
 
 pytestmark = pytest.mark.asyncio
 

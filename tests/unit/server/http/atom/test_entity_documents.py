@@ -25,10 +25,10 @@ from twinbus.server.http.atom.entity_documents import (
     SUBSCRIPTION,
     TOPIC,
     DescriptionReader,
-    queue_entry,
+    entity_entry,
 )
 from twinbus.server.http.atom.feeds import ATOM, read_content, utc_text
-from twinbus.server.http.connection import xml_text
+from twinbus.server.http.exchange import xml_text
 from twinbus.server.http.xml_reader import read_xml
 
 NEWEST = "2024-05"
@@ -41,7 +41,7 @@ def read(body: bytes, current: QueueDescription | None = None) -> QueueDescripti
 
 def written(description: QueueDescription, availability: str = "Available") -> bytes:
     view = QueueView(Entity(1, "queue", "q", description, []), Runtime(), availability)
-    return queue_entry(view, "https://h", NEWEST).written("https://h").encode()
+    return entity_entry(view, "https://h", NEWEST).written("https://h").encode()
 
 
 class TestSettings:

@@ -19,7 +19,7 @@ from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces
 from twinbus.host.fault_injection import ServerFaults
 from twinbus.server.http.access import HttpAccess
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response
 from twinbus.server.http.operations.faults import is_about_faults
 
 

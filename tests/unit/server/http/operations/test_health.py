@@ -14,7 +14,7 @@ from twinbus.errors import Unauthorized
 from twinbus.gateway.faults.faults import Wanted
 from twinbus.gateway.throttling.throttle import Usage
 from twinbus.links.store_link import DOWN, SLOW
-from twinbus.server.http.connection import Request
+from twinbus.server.http.exchange import Request
 from twinbus.server.http.operations.front import is_about_server
 
 pytestmark = pytest.mark.asyncio

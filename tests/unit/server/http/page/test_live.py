@@ -14,8 +14,8 @@ from twinbus.gateway.faults.faults import Wanted
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.limits import VIEWERS_MAX
 from twinbus.server.http.page import live as page_live
-from twinbus.server.http.page.live import Live, Viewer
-from twinbus.server.http.page.state import Look
+from twinbus.server.http.page.live import LivePage, Viewer
+from twinbus.server.http.page.state import NamespaceLook
 
 pytestmark = pytest.mark.asyncio
 
@@ -42,7 +42,7 @@ class Door:
 class Scene:
     def __init__(self) -> None:
         self.shown = Shown()
-        self.live = Live(self.shown.state)
+        self.live = LivePage(self.shown.state)
         self.door = Door()
 
     def viewer(self, **wanted: Any) -> Viewer:
@@ -114,7 +114,7 @@ async def test_a_namespace_is_looked_at_once_for_all(monkeypatch: pytest.MonkeyP
     rounds: list[str] = []
     look, show = scene.shown.state.look, scene.live._show
 
-    async def looked(namespace: Namespace) -> Look:
+    async def looked(namespace: Namespace) -> NamespaceLook:
         rounds.append("look")
         return await look(namespace)
 
@@ -149,7 +149,7 @@ async def test_a_round_that_fails_is_not_the_last(
     look = scene.shown.state.look
     failures = iter([KeyError("a bug")])
 
-    async def looked(namespace: Namespace) -> Look:
+    async def looked(namespace: Namespace) -> NamespaceLook:
         for error in failures:
             raise error
         return await look(namespace)

@@ -13,9 +13,9 @@ from twinbus.entities.commands import Delivered
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.message import NEVER_MS, SCHEDULED, Message, Overlay
 from twinbus.limits import PAGE_BODY_BYTES_MAX
+from twinbus.message.incoming import new_message
 from twinbus.message.message_id import MessageIds
 from twinbus.message.plain import Properties, data_section, encode_message, value_section
-from twinbus.server.amqp.sending import new_message
 from twinbus.server.http.page.message import message_document, readable
 
 IDS = MessageIds(7)

@@ -10,10 +10,11 @@ from twinbus.entities.commands import PEEK_LOCK, RECEIVE_AND_DELETE, Send
 from twinbus.entities.message import NEVER_MS, NewMessage
 from twinbus.errors import EntityNotFound
 from twinbus.gateway.directory.addresses import parse_address
+from twinbus.message.incoming import new_message
 from twinbus.message.message_id import MessageIds
 from twinbus.message.plain import data_section, encode_message
-from twinbus.server.amqp.sending import new_message
-from twinbus.server.http.rest.receiving import Place, Received, Waiting
+from twinbus.server.http.addressed_entity import AddressedEntity
+from twinbus.server.http.rest.receiving import ReceivedMessage, WaitingRequest
 
 pytestmark = pytest.mark.asyncio
 
@@ -29,7 +30,9 @@ class Scene:
         self.queue = self.harness.create_queue("q")
         gateway = self.harness.gateway
         meter = gateway.meter.of("twinbus", "q")
-        self.place = Place(gateway, gateway.directory.names["q"], parse_address("q"), meter)
+        self.addressed = AddressedEntity(
+            gateway, gateway.directory.names["q"], parse_address("q"), meter
+        )
 
     def send(self, body: bytes) -> None:
         data = encode_message(data_section(body))
@@ -41,13 +44,13 @@ class Scene:
 
     async def start(
         self, wait_s: float, mode: int = PEEK_LOCK
-    ) -> tuple[Waiting, "asyncio.Task[Received | None]"]:
-        waiting = Waiting(self.place, mode)
+    ) -> tuple[WaitingRequest, "asyncio.Task[ReceivedMessage | None]"]:
+        waiting = WaitingRequest(self.addressed, mode)
         task = asyncio.get_running_loop().create_task(waiting.wait(wait_s))
         await asyncio.sleep(0)
         return waiting, task
 
-    async def receive(self, wait_s: float = 0, mode: int = PEEK_LOCK) -> Received | None:
+    async def receive(self, wait_s: float = 0, mode: int = PEEK_LOCK) -> ReceivedMessage | None:
         _, task = await self.start(wait_s, mode)
         self.harness.run()
         return await asyncio.wait_for(task, 10)
@@ -59,7 +62,7 @@ class Scene:
         return int(shown(received)["DeliveryCount"])
 
 
-def shown(received: Received) -> dict[str, int]:
+def shown(received: ReceivedMessage) -> dict[str, int]:
     headers = dict(received.response(201, {}, ()).headers)
     properties: dict[str, int] = json.loads(headers["BrokerProperties"])
     return properties
@@ -132,7 +135,7 @@ async def test_a_message_that_is_on_its_way_when_nobody_waits_any_more(mode: int
 async def test_what_comes_after_the_end_is_given_back() -> None:
     scene = Scene()
     waiting, task = await scene.start(1_000)
-    waiting._resolve(None)
+    waiting.drained()
     scene.send(b"x")  # the receiver is still open: its request has not had its turn
     assert waiting.full()
     assert await task is None

@@ -5,7 +5,7 @@ import pytest
 from twinbus.errors import Unauthorized
 from twinbus.host.routes import Router
 from twinbus.server.http.access import Claim
-from twinbus.server.http.connection import Request, Response
+from twinbus.server.http.exchange import Request, Response
 from twinbus.server.http.rest.requests import RestRouter, is_about_messages
 
 pytestmark = pytest.mark.asyncio

@@ -5,30 +5,21 @@ else on the loop.  Copying four megabytes takes a millisecond, so that is done o
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from twinbus.amqp.types import Int
 from twinbus.entities.selections import Selected
-from twinbus.message.plain import DecodedMessage
-from twinbus.server.amqp.management_bulk import answer_selected
-from twinbus.server.amqp.receiving import encode_overlaid
-from twinbus.server.amqp.request_fields import Body
-
-if TYPE_CHECKING:
-    from twinbus.server.amqp.request_node import Node
+from twinbus.message.outgoing import encode_overlaid
+from twinbus.message.plain import DecodedMessage, listing_parts
+from twinbus.server.amqp.management.answers import answer_selected, properties_of
+from twinbus.server.amqp.request_node import RequestNode
 
 SLICE_COUNT_MAX: Final = 1_024  # messages encoded in one turn of the loop
-
-
-def said(status: int, body: Body) -> Body:
-    """The application properties of an answer that is no refusal."""
-    return {"statusCode": Int(status), "statusDescription": "OK" if body else "No content"}
 
 
 class RangeAnswer:
     """The answer to one browse of a range.  If the client is gone by its end, nobody hears it."""
 
-    def __init__(self, node: "Node", request: DecodedMessage, selected: Selected) -> None:
+    def __init__(self, node: RequestNode, request: DecodedMessage, selected: Selected) -> None:
         self._node = node
         self._request = request
         self._selected = selected
@@ -46,5 +37,5 @@ class RangeAnswer:
             asyncio.get_running_loop().call_soon(self.go_on)
             return
         status, body = answer_selected(self._selected)
-        entries = self._encoded
-        self._node.respond_listing(self._request, said(status, body), body, "messages", entries)
+        parts = listing_parts(body, "messages", self._encoded)
+        self._node.respond_parts(self._request, properties_of(status, body), parts)

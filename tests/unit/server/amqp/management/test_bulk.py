@@ -26,11 +26,11 @@ from twinbus.entities.queue import Queue
 from twinbus.gateway.access.shared_access import AuthorizationRule, Authorizer
 from twinbus.limits import ABANDON_DELAY_MS_MAX, DELETE_COUNT_MAX
 from twinbus.message.plain import DecodedMessage, data_section, decode_message, encode_message
-from twinbus.server.amqp import management
+from twinbus.server.amqp.management.node import OPERATIONS
 
 pytestmark = pytest.mark.asyncio
 
-OPERATIONS_PAGE = Path(__file__).parents[4] / "docs" / "reference" / "management-operations.md"
+OPERATIONS_PAGE = Path(__file__).parents[5] / "docs" / "reference" / "management-operations.md"
 
 BATCH_DELETE = "com.microsoft:batch-delete-messages"
 BROWSE = "twinbus:browse"
@@ -287,7 +287,7 @@ async def test_every_operation_is_documented_with_its_right() -> None:
     text = OPERATIONS_PAGE.read_text()
     rows = re.findall(r"^\| `([\w:-]+)` \| ([A-Z]\w+) \|", text, re.MULTILINE)
     documented = {name if ":" in name else f"com.microsoft:{name}": right for name, right in rows}
-    assert documented == {name: right for name, (right, _) in management._OPERATIONS.items()}
+    assert documented == {name: right for name, (right, _) in OPERATIONS.items()}
 
 
 # --- abandoning with a delay ----------------------------------------------------------------------

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 import pytest_asyncio
 
-from tests.unit.server.amqp.test_management_bulk import BROWSE, Bench
+from tests.unit.server.amqp.management.test_bulk import BROWSE, Bench
 from tests.unit.server.wired import Scene
 from twinbus.amqp.types import Array, Int
 from twinbus.entities.commands import Command, ListPartitions
@@ -13,7 +13,7 @@ from twinbus.entities.facts import MAIN
 from twinbus.entities.selections import ListNumbers, Selection, SettleRanges
 from twinbus.message.plain import decode_message, encode_message, listing_parts, value_section
 from twinbus.server.amqp.coordinator import is_enlisted
-from twinbus.server.amqp.management_ranges import SLICE_COUNT_MAX
+from twinbus.server.amqp.management.ranges import SLICE_COUNT_MAX
 
 pytestmark = pytest.mark.asyncio
 

@@ -13,7 +13,7 @@ from twinbus.amqp.decoding import decode_whole
 from twinbus.amqp.encoding import encode_value
 from twinbus.amqp.types import Described, Int, Symbol, Timestamp, ULong
 from twinbus.entities.rule_descriptions import RuleDescription
-from twinbus.server.amqp.management_rules import CODES, describe_rule
+from twinbus.server.amqp.management.rules import CODES, describe_rule
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.feature("topic.rules-amqp")]
 

@@ -5,7 +5,7 @@ with); both are read.  Answers carry the numeric descriptors: the Java and Node 
 nothing else.  Note that filters have codes of another width than rules and actions.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from twinbus.amqp.decoding import decode_whole
 from twinbus.amqp.types import Described, Int, Timestamp, ULong
@@ -21,10 +21,8 @@ from twinbus.entities.rule_descriptions import (
 )
 from twinbus.errors import ArgumentInvalid, ArgumentOutOfRange
 from twinbus.message.field_values import to_amqp, to_plain
-from twinbus.server.amqp.request_fields import Body, by_name, required_text, whole
-
-if TYPE_CHECKING:
-    from twinbus.server.amqp.management import ManagementNode
+from twinbus.server.amqp.management.entity import ManagedEntity
+from twinbus.server.amqp.management.fields import Body, by_name, required_text, whole
 
 # The Java SDK asks for all rules in one go; beyond this it gets no more, the others ask again.
 LISTED_RULES_MAX: Final = 5_000
@@ -82,20 +80,20 @@ _LISTS: Final[dict[str, tuple[str, ...]]] = {
 # --- reading --------------------------------------------------------------------------------------
 
 
-def read_add_rule(node: "ManagementNode", body: Body) -> Command:
+def read_add_rule(managed: ManagedEntity, body: Body) -> Command:
     name = required_text(body, "rule-name")
-    return AddRule(node.entity_id, _rule(name, body.get(RULE_DESCRIPTION)))
+    return AddRule(managed.entity_id, _rule(name, body.get(RULE_DESCRIPTION)))
 
 
-def read_remove_rule(node: "ManagementNode", body: Body) -> Command:
-    return RemoveRule(node.entity_id, required_text(body, "rule-name"))
+def read_remove_rule(managed: ManagedEntity, body: Body) -> Command:
+    return RemoveRule(managed.entity_id, required_text(body, "rule-name"))
 
 
-def read_enumerate_rules(node: "ManagementNode", body: Body) -> Command:
+def read_enumerate_rules(managed: ManagedEntity, body: Body) -> Command:
     skip, top = whole(body, "skip"), whole(body, "top")
     if skip < 0 or top < 0:
         raise ArgumentOutOfRange("'skip' and 'top' must not be negative.")
-    return ListRules(node.entity_id, skip, min(top, LISTED_RULES_MAX))
+    return ListRules(managed.entity_id, skip, min(top, LISTED_RULES_MAX))
 
 
 def _rule(name: str, value: object) -> RuleDescription:

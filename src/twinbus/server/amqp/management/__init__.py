@@ -1,0 +1,1 @@
+"""The $management node of an entity: what the SDKs ask beside sending and receiving."""

@@ -1,0 +1,40 @@
+"""What a $management request is about."""
+
+from twinbus.errors import InvalidOperation, SessionLockLost
+from twinbus.gateway.directory.addresses import Address
+from twinbus.server.amqp.conversation import Conversation
+
+
+class ManagedEntity:
+    """An entity or its dead-letter queue, as the client of one connection sees it."""
+
+    def __init__(self, conversation: Conversation, address: Address) -> None:
+        # A claim for the entity covers this; the Node SDK brings one for just this node.
+        self.path = f"{address.path}/$management"
+        # First the claim: a stranger must not learn which names exist.
+        if not conversation.access.allowed("Send", self.path):
+            conversation.access.require("Listen", self.path)
+        self.entity = conversation.namespace.find_entity(address.name)
+        self.entity_id = self.entity.entity_id
+        self.subqueue = address.subqueue
+        self.message_ids = conversation.message_ids
+        self._session_locks = conversation.session_locks
+
+    def session_grant(self, session_id: str) -> int:
+        """The lock by which a receiving link of this connection holds the session."""
+        self.require_sessions()
+        lock = self._session_locks.get((self.entity_id, session_id))
+        if lock is None:
+            raise SessionLockLost(
+                f"No receiver of this connection holds the session '{session_id[:64]}'."
+            )
+        return lock.grant
+
+    def require_sessions(self) -> None:
+        """Refuse what only a session entity can do."""
+        if self.subqueue or not self.entity.description.requires_session:
+            raise InvalidOperation(f"'{self.path[:64]}' has no sessions.")
+
+    def refuse_topic(self) -> None:
+        if self.entity.kind == "topic":
+            raise InvalidOperation("A topic has no messages of its own; ask at its subscriptions.")
