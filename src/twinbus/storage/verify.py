@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from twinbus.clock import Now
 from twinbus.entities.facts import Fact
 from twinbus.entities.sessions import SessionQueue
-from twinbus.entities.state import QueueCounts
 from twinbus.errors import LogDamaged
 from twinbus.limits import SEGMENT_HEADER_BYTES
 from twinbus.storage.decoder import Decoder
@@ -54,7 +53,12 @@ class EntityReport:
 
     name: str
     kind: str
-    counts: QueueCounts
+    active: int
+    deferred: int
+    scheduled: int
+    dead_letter: int
+    transfer_dead_letter: int
+    size_bytes: int
     rules: int = 0
     ids: int = 0  # that duplicate detection remembers
     session_states: int = 0
@@ -62,13 +66,12 @@ class EntityReport:
     producers: int = 0  # that number their messages, of which it remembers what has come
 
     def __str__(self) -> str:
-        counts = self.counts
         text = (
-            f"{self.name}  active {counts.active}  deferred {counts.deferred}  scheduled "
-            f"{counts.scheduled}  dead-letter {counts.dead_letter}  {counts.size_bytes} bytes"
+            f"{self.name}  active {self.active}  deferred {self.deferred}  "
+            f"scheduled {self.scheduled}  dead-letter {self.dead_letter}  {self.size_bytes} bytes"
         )
         for what, count in (
-            ("transfer dead-letter", counts.transfer_dead_letter),
+            ("transfer dead-letter", self.transfer_dead_letter),
             ("rules", self.rules),
             ("remembered ids", self.ids),
             ("session states", self.session_states),
@@ -175,19 +178,26 @@ def _add_error(report: Report, error: LogDamaged) -> None:
 
 def _entities(found: Recovered) -> list[EntityReport]:
     rules = Counter(rule.subscription_id for rule in found.entities.rules.values())
-    reports = [
-        EntityReport(
-            queue.name,
-            queue.kind,
-            queue.counts(),
-            rules[queue.entity_id],
-            0 if queue.history is None else queue.history.count,
-            len(queue.session_states()) if isinstance(queue, SessionQueue) else 0,
-            0 if queue.carried is None else len(queue.carried.all()),
-            0 if queue.arrivals is None else len(queue.arrivals.producers()),
+    reports = []
+    for queue in found.entities.by_id.values():
+        counts = queue.counts()
+        reports.append(
+            EntityReport(
+                queue.name,
+                queue.kind,
+                counts.active,
+                counts.deferred,
+                counts.scheduled,
+                counts.dead_letter,
+                counts.transfer_dead_letter,
+                counts.size_bytes,
+                rules[queue.entity_id],
+                0 if queue.history is None else queue.history.count,
+                len(queue.session_states()) if isinstance(queue, SessionQueue) else 0,
+                0 if queue.carried is None else len(queue.carried.all()),
+                0 if queue.arrivals is None else len(queue.arrivals.producers()),
+            )
         )
-        for queue in found.entities.by_id.values()
-    ]
     return sorted(reports, key=_name_of)
 
 

@@ -1,0 +1,87 @@
+"""The walk of one send: how many modules a reader passes from the socket to the disk and back."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypedDict
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
+from twinbus.client.admin import QUEUE, AdminClient
+
+MODULES_MAX = 24
+FOLDER_BORDERS_MAX = 9
+SENDS = 5
+WAIT_S = 10.0
+
+
+class Seen(TypedDict):
+    """What a walk has passed: modules, and pairs of caller and callee."""
+
+    modules: list[str]
+    calls: list[tuple[str, str]]
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A server that can be watched, in pure Python, and where it tells what it saw."""
+    seen = tmp_path / "walk.json"
+    arguments = ["serve", "--data", str(tmp_path / "data"), "--port", "0", "--segment-size", "16"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.walk", str(seen), *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TWINBUS_PURE": "1"},
+    ) as process:
+        yield process, seen
+        process.terminate()
+
+
+def walk_of(process: subprocess.Popen[str], seen: Path, send: object) -> Seen:
+    """What the server passes through while this is sent."""
+    seen.unlink(missing_ok=True)
+    process.send_signal(signal.SIGUSR1)
+    time.sleep(0.05)
+    assert callable(send)
+    send()
+    process.send_signal(signal.SIGUSR2)
+    end = time.monotonic() + WAIT_S
+    while not seen.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    found: Seen = json.loads(seen.read_text())
+    return found
+
+
+def folder_of(module: str) -> str:
+    return module.split(".")[1]
+
+
+def test_one_send_passes_few_modules(watched: tuple[subprocess.Popen[str], Path]) -> None:
+    """1 KiB to a plain queue with the official SDK; what else happens meanwhile is not counted:
+    of several sends the shortest walk counts."""
+    process, seen = watched
+    assert process.stdout is not None
+    connection_string = process.stdout.readline().strip()
+    AdminClient(connection_string).create(QUEUE, ("orders",), {})
+    with (
+        ServiceBusClient.from_connection_string(connection_string) as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+
+        def send() -> None:
+            sender.send_messages(ServiceBusMessage(bytes(1024)))
+
+        send()
+        walks = [walk_of(process, seen, send) for _ in range(SENDS)]
+    shortest = min(walks, key=lambda each: len(each["modules"]))
+    folders = {(folder_of(a), folder_of(b)) for a, b in shortest["calls"]}
+    borders = sorted((a, b) for a, b in folders if a != b)
+    assert "twinbus.storage.store" in shortest["modules"], "it did not get to the disk"
+    assert len(shortest["modules"]) <= MODULES_MAX, "\n".join(shortest["modules"])
+    assert len(borders) <= FOLDER_BORDERS_MAX, borders
