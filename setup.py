@@ -63,8 +63,8 @@ HOT = (
 )
 # types.py: subclasses of int, bytes and str have no native form.  descriptions.py: checks at run
 # time what users wrote, which native attributes would refuse in their own words.
-# catalog_entry.py: is on the way of no message.
-INTERPRETED = ("__init__.py", "types.py", "descriptions.py", "catalog_entry.py")
+# catalog_entry.py: is on the way of no message.  field_values.py: numbers of any size and kind.
+INTERPRETED = ("__init__.py", "types.py", "descriptions.py", "catalog_entry.py", "field_values.py")
 
 
 def wanted() -> bool:

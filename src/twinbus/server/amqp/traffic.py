@@ -105,7 +105,11 @@ class Traffic:
         if self.transport is not None:
             self.transport.close()
             # A peer that does not read would keep its connection, and our buffer, for good.
-            self._loop.call_later(LAST_WORDS_S, self.transport.abort)
+            self._loop.call_later(LAST_WORDS_S, self._hang_up)
+
+    def _hang_up(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
 
     # -- who cannot take more ----------------------------------------------------------------------
 
