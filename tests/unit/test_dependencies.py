@@ -1,6 +1,7 @@
 """Which room may know which: the direction of dependencies, read from the import statements."""
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,57 @@ MAY_IMPORT = {
 OUTERMOST = {"__init__", "__main__", "cli", "testing", "host"}
 EXCEPTIONS = {
     "server/http/operations/namespaces.py": {"emulator_config"},  # how entities are declared
+}
+
+# Inside the two largest rooms: sub-room (or module) → what beside it it may import of the room.
+# A module may import what stands to the left of its own line, and nothing to the right.
+INSIDE = {
+    "gateway": [
+        {"counting"},
+        {"directory", "access"},
+        {"partitions", "faults", "throttling", "transactions"},
+        {"transfer", "health"},
+        {"gateway"},
+        {"namespaces"},
+    ],
+    "server": [
+        {"port"},
+        {"amqp", "http"},
+        {"http/atom", "http/rest", "http/operations"},
+        {"http/page"},
+    ],
+}
+
+# What users import by name; of these, other rooms of ours use some modules, too.
+PUBLIC_DOORS = {
+    "pairing": {
+        "backlog_queues",
+        "errors",
+        "events",
+        "held",
+        "options",
+        "producer_keys",
+        "rules",
+        "syphon",
+        "value_types",
+    },
+    "pairing/aio": {"_steady", "_syphon"},
+    "pairing/blocking": {"_posting"},
+    "pipeline": {"options"},
+    "pipeline/bus": {"line", "pool", "protocol"},
+    "testing": set[str](),
+}
+# Names that others import from one room: twenty, as a rule.  Those that are a vocabulary of their
+# own (commands, facts, performatives, operations on a socket) have more, and may not get any.
+NAMES_MAX = 21
+VOCABULARIES = {
+    "amqp": 84,
+    "client": 33,
+    "entities": 154,
+    "links/remote": 52,
+    "message": 57,
+    "pairing": 36,
+    "pipeline/jobs": 42,
 }
 
 # Said by the package itself; anybody may say it.
@@ -196,6 +248,101 @@ def test_the_shells_of_pairing_mirror_each_other() -> None:
     )
     assert blocking - on_a_loop == {"_opening.py", "_posting.py"}
     assert on_a_loop - blocking == {"_watch.py"}
+
+
+def sub_room_of(name: str) -> str:
+    """Of `gateway/faults/link.py`, `gateway/faults`; of `gateway/gateway.py`, `gateway`."""
+    return name.rpartition("/")[0]
+
+
+def crossings() -> Iterator[tuple[str, str, str]]:
+    """Every import over the border of a package: importing file, package, module and name."""
+    files = {named(path): path for path in sources()}
+    for name, path in files.items():
+        own = sub_room_of(name)
+        for _, module, imported in imports(path):
+            if not module.startswith("twinbus."):
+                continue
+            target = module.removeprefix("twinbus.").replace(".", "/")
+            for each in imported or [""]:
+                inner = f"{target}/{each}"
+                where, what = (inner, "") if f"{inner}.py" in files else (target, each)
+                room = sub_room_of(where)
+                # A sub-room may use all of the room that it is in.
+                is_inside = own == room or own.startswith(room + "/")
+                if f"{where}.py" in files and room and not is_inside:
+                    yield name, where, what
+
+
+def doors(room: str) -> set[str]:
+    """The modules that a package lets others use."""
+    if room in PUBLIC_DOORS:
+        return PUBLIC_DOORS[room]
+    tree = ast.parse((PACKAGE / room / "__init__.py").read_text())
+    for node in tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(isinstance(each, ast.Name) and each.id == "__all__" for each in targets):
+            assert isinstance(node, ast.Assign | ast.AnnAssign)
+            assert node.value is not None
+            return set(ast.literal_eval(node.value))
+    raise AssertionError(f"{room}/__init__.py does not say what others may use (__all__)")
+
+
+def test_others_come_in_by_the_doors() -> None:
+    faults = []
+    for importer, module, what in crossings():
+        room, _, door = module.rpartition("/")
+        if door not in doors(room):
+            faults.append(f"{importer} imports {module}, which is {room}'s own")
+        if what.startswith("_"):
+            faults.append(f"{importer} imports {what} of {module}, which is that module's own")
+    assert not faults, "\n".join(sorted(set(faults)))
+
+
+def test_every_door_is_used() -> None:
+    """What nobody comes in by is a wall; `cli` opens its own by name."""
+    used = {(sub_room_of(module), module.rpartition("/")[2]) for _, module, _ in crossings()}
+    rooms = {sub_room_of(named(path)) for path in sources()} - {
+        "",
+        "page",
+        "client",
+        "host/brokers",
+    }
+    for room in rooms:
+        if not room.startswith("cli"):
+            assert {(room, door) for door in doors(room)} <= used, f"{room} has doors for nobody"
+
+
+def test_few_names_cross_a_border() -> None:
+    names: dict[str, set[tuple[str, str]]] = {}
+    for _, module, what in crossings():
+        names.setdefault(sub_room_of(module), set()).add((module, what))
+    crowded = {
+        room: len(found)
+        for room, found in names.items()
+        if len(found) > VOCABULARIES.get(room, NAMES_MAX)
+    }
+    assert not crowded
+
+
+@pytest.mark.parametrize("room", INSIDE)
+def test_sub_rooms_know_only_what_is_below_them(room: str) -> None:
+    levels = {f"{room}/{each}": at for at, level in enumerate(INSIDE[room]) for each in level}
+
+    def level_of(module: str) -> tuple[str, int]:
+        found = max((each for each in levels if f"{module}/".startswith(each + "/")), key=len)
+        return found, levels[found]
+
+    for path in sorted((PACKAGE / room).rglob("*.py")):
+        own, level = ("", 0) if path.name == "__init__.py" else level_of(named(path)[:-3])
+        for line, module, _ in imports(path):
+            target = module.removeprefix("twinbus.").replace(".", "/")
+            if not target.startswith(room + "/"):
+                continue
+            other, below = level_of(target)
+            assert other == own or below < level, (
+                f"{path}: line {line}: {own} must not know {other}"
+            )
 
 
 def import_graph() -> dict[str, set[str]]:

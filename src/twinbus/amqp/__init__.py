@@ -3,3 +3,23 @@
 `connection.Connection` turns bytes into events and answers into bytes; `message` reads and writes
 what travels inside deliveries.  This room never imports asyncio, sockets, clocks or files.
 """
+
+__all__ = [
+    "composites",
+    "connection",
+    "decoding",
+    "encoding",
+    "endpoints",
+    "events",
+    "fields",
+    "link",
+    "performatives",
+    "places",
+    "sasl",
+    "session",
+    "settings",
+    "shapes",
+    "states",
+    "types",
+    "wire",
+]

@@ -1,1 +1,3 @@
 """Orchestration: turns commands into facts, facts into deliveries."""
+
+__all__ = ["broker", "shell"]

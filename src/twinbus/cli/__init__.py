@@ -2,3 +2,5 @@
 
 A shell around the other rooms; nothing imports it.
 """
+
+__all__ = ["main"]

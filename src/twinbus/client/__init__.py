@@ -2,3 +2,17 @@
 
 Never imports the server's side; speaks to twinbus and to Azure by what stands on the wire.
 """
+
+__all__ = [
+    "admin",
+    "blocking",
+    "connection",
+    "connection_string",
+    "faults",
+    "http",
+    "links",
+    "meter",
+    "namespaces",
+    "requests",
+    "rules",
+]

@@ -17,3 +17,5 @@
 
 Everything is real, the servers and the `kill -9` too.  It must leave nothing behind but the report.
 """
+
+__all__ = ["director", "judging", "plan", "report", "screen", "waiting"]

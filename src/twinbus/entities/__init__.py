@@ -1,1 +1,25 @@
 """Service Bus semantics as pure state machines: no disk, no wire, no clock."""
+
+__all__ = [
+    "arrivals",
+    "carried",
+    "catalog_entry",
+    "commands",
+    "descriptions",
+    "duplicates",
+    "facts",
+    "fields",
+    "filters",
+    "forwarded",
+    "kinds",
+    "message",
+    "partitions",
+    "queue",
+    "rule_descriptions",
+    "rules",
+    "selections",
+    "sessioned_queue",
+    "sessions",
+    "state",
+    "topic",
+]

@@ -1,1 +1,15 @@
 """Messages as bytes: their sections, their stored form, their limits, what names them."""
+
+__all__ = [
+    "field_values",
+    "filter_fields",
+    "incoming",
+    "lock_tokens",
+    "message_id",
+    "outgoing",
+    "plain",
+    "scan",
+    "sections",
+    "short_scan",
+    "stored",
+]

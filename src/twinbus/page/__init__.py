@@ -8,6 +8,8 @@ A file that is not in the list is not part of the page, whatever lies in this fo
 from importlib import resources
 from typing import Final
 
+__all__ = ["FILES", "INDEX", "read"]
+
 INDEX: Final = "index.html"
 
 _SCRIPT: Final = "text/javascript; charset=utf-8"

@@ -2,3 +2,5 @@
 
 Must never be in the way of a message: what is off costs nothing, what is on never waits.
 """
+
+__all__ = ["logs", "secrets", "telemetry"]

@@ -1,1 +1,3 @@
 """`twinbus bench`."""
+
+__all__ = ["command"]

@@ -1,1 +1,3 @@
 """`twinbus cost`."""
+
+__all__ = ["command", "price_table", "show"]

@@ -1,1 +1,3 @@
 """`twinbus doctor`."""
+
+__all__ = ["command"]

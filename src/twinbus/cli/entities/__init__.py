@@ -1,1 +1,3 @@
 """`twinbus queue`, `topic`, `subscription` and `rule`."""
+
+__all__ = ["queue", "rule", "subscription", "topic"]

@@ -1,1 +1,3 @@
 """`twinbus pair`."""
+
+__all__ = ["backlog", "command"]

@@ -1,1 +1,3 @@
 """`twinbus pipeline`."""
+
+__all__ = ["command"]

@@ -1,1 +1,3 @@
 """Who is told to come back later."""
+
+__all__ = ["link", "throttle"]

@@ -10,3 +10,5 @@ processes.py       Brokers: all broker processes; does what the supervisor decid
 worker.py          the broker process itself, at the other end of the socket
 in_process.py      LocalBroker: in place of all this, where one broker has one store
 """
+
+__all__ = ["in_process", "processes", "worker"]

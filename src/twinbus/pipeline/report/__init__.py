@@ -1,1 +1,3 @@
 """Reports: one HTML file each, with its charts inside, that opens anywhere and asks nobody."""
+
+__all__ = ["bill", "dead_letters", "page", "reconciliation", "svg"]

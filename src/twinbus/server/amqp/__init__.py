@@ -1,1 +1,3 @@
 """AMQP: links, settlements, sessions, tokens and requests of one client."""
+
+__all__ = ["endpoint", "idle"]

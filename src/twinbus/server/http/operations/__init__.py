@@ -1,1 +1,3 @@
 """What operators ask over HTTP: health, metrics, meter, faults, namespaces."""
+
+__all__ = ["faults", "front", "health", "meter", "metrics", "namespaces", "running_server"]

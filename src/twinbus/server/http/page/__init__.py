@@ -1,1 +1,3 @@
 """What the web page asks over HTTP."""
+
+__all__ = ["assembly", "cost", "pair_reports", "routes"]

@@ -1,1 +1,3 @@
 """Messages over plain HTTP requests."""
+
+__all__ = ["messages", "requests"]
