@@ -28,9 +28,7 @@ from twinbus.errors import (
     ServiceError,
     TransactionRolledBack,
 )
-from twinbus.limits import (
-    TRANSACTION_SIZE_BYTES_MAX,
-)
+from twinbus.limits import TRANSACTION_SIZE_BYTES_MAX
 from twinbus.links.transactions import GatheredTransactions, Scheduled, Then, Transaction
 
 

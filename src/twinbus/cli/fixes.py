@@ -123,14 +123,7 @@ def _nearest_entity(options: argparse.Namespace) -> str:
 
 def _candidates(options: argparse.Namespace, text: str) -> Iterator[tuple[str, Iterator[str]]]:
     """Each name on the way to what was asked for, with those that are there."""
-    from twinbus.client.admin import (  # noqa: PLC0415  only who errs pays for it
-        QUEUE,
-        RULE,
-        SUBSCRIPTION,
-        TOPIC,
-        AdminClient,
-        Kind,
-    )
+    from twinbus.client.admin import QUEUE, RULE, SUBSCRIPTION, TOPIC, AdminClient, Kind  # noqa: PLC0415  only who errs pays for it
 
     client = AdminClient(text)
 

@@ -23,14 +23,7 @@ from twinbus.entities.facts import (
     Rescheduled,
     Unlocked,
 )
-from twinbus.entities.message import (
-    ACTIVE,
-    DEFERRED,
-    NEVER_MS,
-    Message,
-    Overlay,
-    merge_overlays,
-)
+from twinbus.entities.message import ACTIVE, DEFERRED, NEVER_MS, Message, Overlay, merge_overlays
 from twinbus.entities.state import Grants, QueueState
 from twinbus.entities.subqueue import SubQueue
 

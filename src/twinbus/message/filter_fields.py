@@ -15,13 +15,7 @@ from twinbus.amqp.encoding import encode_list, encode_string, encode_symbol, enc
 from twinbus.amqp.types import Timestamp
 from twinbus.entities.fields import Changes, Fields
 from twinbus.errors import RemoteProtocolError
-from twinbus.message.field_values import (
-    duration_of,
-    milliseconds_of,
-    time_of,
-    to_amqp,
-    to_plain,
-)
+from twinbus.message.field_values import duration_of, milliseconds_of, time_of, to_amqp, to_plain
 from twinbus.message.sections import (
     APPLICATION_PROPERTIES,
     PROPERTIES,

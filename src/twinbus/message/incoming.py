@@ -11,12 +11,7 @@ from twinbus.message.limits import (
     check_partition_key,
     check_properties_size,
 )
-from twinbus.message.message_id import (
-    MessageIds,
-    has_message_id,
-    only_message_id,
-    with_message_id,
-)
+from twinbus.message.message_id import MessageIds, has_message_id, only_message_id, with_message_id
 from twinbus.message.producer_keys import PRODUCER_KEY, read_producer_key
 from twinbus.message.scan import Scanned, scan
 from twinbus.message.short_scan import PING_TYPE

@@ -11,11 +11,7 @@ from typing import Final
 
 from twinbus.amqp.shapes import NARROW, U32
 from twinbus.entities.message import NEVER_MS, NewMessage, ProducerKey
-from twinbus.limits import (
-    PING_SIZE_BYTES_MAX,
-    PRODUCER_KEY_CHARS_MAX,
-    PROPERTY_SIZE_BYTES_MAX,
-)
+from twinbus.limits import PING_SIZE_BYTES_MAX, PRODUCER_KEY_CHARS_MAX, PROPERTY_SIZE_BYTES_MAX
 from twinbus.message.limits import IDS_CHARS_MAX
 from twinbus.message.message_id import MessageIds, only_message_id
 from twinbus.message.producer_keys import NUMBER_DIGITS_MAX, PRODUCER_KEY, read_producer_key

@@ -40,10 +40,7 @@ from twinbus.pairing.events import (
     SyphonProgress,
     SyphonResting,
 )
-from twinbus.pairing.options import (
-    PairedNamespaceOptions,
-    SendAvailabilityPairedNamespaceOptions,
-)
+from twinbus.pairing.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
 
 __all__ = [
     "BacklogMessageSizeExceededError",

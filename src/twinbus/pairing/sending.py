@@ -28,14 +28,7 @@ from twinbus.pairing.failover import Decision, EntityFailover, Way
 from twinbus.pairing.parcels import Parcel
 from twinbus.pairing.rewriting import encoded_size, rewrite
 from twinbus.pairing.stamps import with_stamp
-from twinbus.pairing.steps import (
-    Flow,
-    Pause,
-    ScheduleOnPrimary,
-    SendToBacklog,
-    SendToPrimary,
-    Step,
-)
+from twinbus.pairing.steps import Flow, Pause, ScheduleOnPrimary, SendToBacklog, SendToPrimary, Step
 
 T = TypeVar("T")
 

@@ -36,11 +36,7 @@ from twinbus.entities.queue import Queue
 from twinbus.entities.rule_descriptions import RuleDescription
 from twinbus.entities.rules import Rule
 from twinbus.errors import EntityAlreadyExists, LogPoisoned, StorageError
-from twinbus.limits import (
-    BODY_CACHE_BYTES,
-    COMMIT_SIZE_BYTES_MAX,
-    SEGMENT_SIZE_BYTES,
-)
+from twinbus.limits import BODY_CACHE_BYTES, COMMIT_SIZE_BYTES_MAX, SEGMENT_SIZE_BYTES
 from twinbus.storage.bodies import BodyCache, read_bodies
 from twinbus.storage.disk import Disk
 from twinbus.storage.entity_index import RULE, EntityIndex, rule_path

@@ -125,9 +125,7 @@ def open_tracing(target: str) -> Tracing:
     """For `--traces`: `otlp`, `console`, or the name of a file."""
     if target == OTLP:
         # Only here: it brings the whole of an HTTP client along.
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
-            OTLPSpanExporter,
-        )
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
 
         # It tells of every try, for as long as nobody listens; the queue says it once.
         logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)

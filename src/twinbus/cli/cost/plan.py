@@ -8,15 +8,7 @@ from typing import Final
 from twinbus.cli.arguments import Commands, add_json
 from twinbus.cli.cost.price_table import add_prices, money, origin, read_prices
 from twinbus.cli.printing import print_json, print_table
-from twinbus.costs.plan import (
-    MONTH_S,
-    Bill,
-    Plan,
-    Scenario,
-    plan,
-    premium_bill,
-    standard_bill,
-)
+from twinbus.costs.plan import MONTH_S, Bill, Plan, Scenario, plan, premium_bill, standard_bill
 from twinbus.costs.prices import Prices
 
 _NUMBER: Final = r"(\d{1,15}(?:\.\d{1,9})?)"

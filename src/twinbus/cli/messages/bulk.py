@@ -11,13 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Final
 
 from twinbus.amqp.types import Int, Timestamp
-from twinbus.cli.arguments import (
-    Commands,
-    add_connection_string,
-    add_json,
-    moment,
-    positive_count,
-)
+from twinbus.cli.arguments import Commands, add_connection_string, add_json, moment, positive_count
 from twinbus.cli.connecting import run_connected
 from twinbus.cli.messages.documents import document_of, line_of
 from twinbus.cli.printing import print_json, print_json_line

@@ -12,12 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from twinbus.cli.arguments import (
-    Commands,
-    add_connection_string,
-    positive_count,
-    span_ms,
-)
+from twinbus.cli.arguments import Commands, add_connection_string, positive_count, span_ms
 from twinbus.cli.connecting import run_connected
 from twinbus.cli.exit_codes import Nonsense
 from twinbus.cli.messages.documents import document_of, line_of

@@ -49,12 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from pyspark.storagelevel import StorageLevel  # noqa: PLC0415  loads Spark
 
-    from twinbus.pipeline.jobs.cost import (  # noqa: PLC0415
-        bill,
-        by_day,
-        meter_directory,
-        read_records,
-    )
+    from twinbus.pipeline.jobs.cost import bill, by_day, meter_directory, read_records  # noqa: PLC0415
 
     prices = read_prices(options.prices)
     directories = [meter_directory(data) for data in options.data]

@@ -61,11 +61,7 @@ def _action(actions: Any, name: str, purpose: str) -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    from twinbus.pipeline.jobs.dead_letters import (  # noqa: PLC0415
-        DeadLetterQueues,
-        chosen,
-        read_dead_letters,
-    )
+    from twinbus.pipeline.jobs.dead_letters import DeadLetterQueues, chosen, read_dead_letters  # noqa: PLC0415
 
     queues = DeadLetterQueues(connection_string(options), options.entity or (), options.transfer)
     actions = {"show": _show, "resubmit": _resubmit, "export": _export}
@@ -105,12 +101,7 @@ def _show(options: argparse.Namespace, queues: "DeadLetterQueues", letters: "Dat
 
 
 def _resubmit(options: argparse.Namespace, queues: "DeadLetterQueues", letters: "DataFrame") -> int:
-    from twinbus.pipeline.jobs.dead_letters import (  # noqa: PLC0415
-        MoveTask,
-        ReturnTask,
-        oldest,
-        resubmit,
-    )
+    from twinbus.pipeline.jobs.dead_letters import MoveTask, ReturnTask, oldest, resubmit  # noqa: PLC0415
 
     if options.where is None and options.since is None and options.limit is None and options.all:
         raise ConfigError("that would be all dead letters of all entities; say so by --where true")

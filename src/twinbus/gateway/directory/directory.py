@@ -12,12 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from twinbus.entities.commands import Listed
-from twinbus.entities.descriptions import (
-    DISABLED,
-    SEND_DISABLED,
-    SUBSCRIPTIONS,
-    QueueDescription,
-)
+from twinbus.entities.descriptions import DISABLED, SEND_DISABLED, SUBSCRIPTIONS, QueueDescription
 from twinbus.entities.partitions import PARTITION_COUNT, shown_name, split_partition
 from twinbus.errors import EntityDisabled
 from twinbus.gateway.counting.counters import EntityMetrics

@@ -15,12 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from twinbus.entities.descriptions import (
-    DISABLED,
-    RECEIVE_DISABLED,
-    SEND_DISABLED,
-    STATUS_ACTIVE,
-)
+from twinbus.entities.descriptions import DISABLED, RECEIVE_DISABLED, SEND_DISABLED, STATUS_ACTIVE
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.faults.faults import Fault
 from twinbus.gateway.faults.kinds import (

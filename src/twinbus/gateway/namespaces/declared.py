@@ -9,10 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from twinbus.config import Declared, SubscriptionConfig
-from twinbus.entities.descriptions import (
-    QueueDescription,
-    subscription_path,
-)
+from twinbus.entities.descriptions import QueueDescription, subscription_path
 from twinbus.errors import EntityNotFound
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.tiers import fit_description

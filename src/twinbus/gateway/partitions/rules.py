@@ -13,14 +13,7 @@ removing the rule makes the partitions the same again: where it is not there, th
 
 from typing import Final
 
-from twinbus.entities.commands import (
-    AddRule,
-    Command,
-    ListRules,
-    RemoveRule,
-    ReplaceRule,
-    Reply,
-)
+from twinbus.entities.commands import AddRule, Command, ListRules, RemoveRule, ReplaceRule, Reply
 from twinbus.entities.partitions import PARTITION_COUNT
 from twinbus.entities.rule_descriptions import RuleDescription
 from twinbus.errors import EntityNotFound, ServiceError, Unavailable

@@ -13,10 +13,7 @@ Names are those of `twinbus.pairing`, whose events, statuses, errors and options
 from twinbus.pairing.aio._client import PairedServiceBusClient, pair_namespace
 from twinbus.pairing.aio._sender import PairedSender
 from twinbus.pairing.batch import PairedMessageBatch
-from twinbus.pairing.options import (
-    PairedNamespaceOptions,
-    SendAvailabilityPairedNamespaceOptions,
-)
+from twinbus.pairing.options import PairedNamespaceOptions, SendAvailabilityPairedNamespaceOptions
 
 __all__ = [
     "PairedMessageBatch",

@@ -30,14 +30,7 @@ from twinbus.pairing.sending import (
     send,
     shortcut,
 )
-from twinbus.pairing.steps import (
-    Flow,
-    Pause,
-    ScheduleOnPrimary,
-    SendToBacklog,
-    SendToPrimary,
-    Step,
-)
+from twinbus.pairing.steps import Flow, Pause, ScheduleOnPrimary, SendToBacklog, SendToPrimary, Step
 
 T = TypeVar("T")
 

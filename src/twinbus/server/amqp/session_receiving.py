@@ -18,11 +18,7 @@ from twinbus.entities.facts import MAIN
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import ArgumentInvalid, InvalidOperation, OperationTimeout, ServiceError
 from twinbus.gateway.directory.addresses import Address
-from twinbus.limits import (
-    ACCEPT_SESSION_MS_DEFAULT,
-    ACCEPT_SESSION_MS_MAX,
-    MESSAGE_SIZE_BYTES_MAX,
-)
+from twinbus.limits import ACCEPT_SESSION_MS_DEFAULT, ACCEPT_SESSION_MS_MAX, MESSAGE_SIZE_BYTES_MAX
 from twinbus.links.store_link import Accepting
 from twinbus.message.lock_tokens import lock_token, parse_lock_token
 from twinbus.server.amqp.conversation import Conversation

@@ -19,11 +19,7 @@ import sys
 from collections.abc import Callable
 from typing import Final, cast
 
-from twinbus.limits import (
-    CONNECTIONS_MAX,
-    TCP_SEGMENT_BYTES_MAX,
-    TLS_HANDSHAKE_DURATION_S_MAX,
-)
+from twinbus.limits import CONNECTIONS_MAX, TCP_SEGMENT_BYTES_MAX, TLS_HANDSHAKE_DURATION_S_MAX
 from twinbus.server.port.connections import ClientConnections, reset
 
 log = logging.getLogger("twinbus.server")

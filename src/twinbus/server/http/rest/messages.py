@@ -25,12 +25,7 @@ from twinbus.limits import (
     SESSION_ID_CHARS_MAX,
 )
 from twinbus.message.incoming import PARTITION_KEY, SCHEDULED
-from twinbus.message.plain import (
-    DecodedMessage,
-    Properties,
-    data_section,
-    encode_message,
-)
+from twinbus.message.plain import DecodedMessage, Properties, data_section, encode_message
 from twinbus.message.sections import DATA
 from twinbus.message.stored import DEADLETTER_SOURCE, ENQUEUE_SEQUENCE_NUMBER
 from twinbus.server.http.rest.times import (

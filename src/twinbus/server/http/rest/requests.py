@@ -49,11 +49,7 @@ from twinbus.message.message_id import MessageIds
 from twinbus.server.http.access import Claim, HttpAccess
 from twinbus.server.http.addressed_entity import AddressedEntity, find_addressed
 from twinbus.server.http.exchange import Request, Response, error_response
-from twinbus.server.http.rest.messages import (
-    BATCH_TYPE,
-    read_batch,
-    read_message,
-)
+from twinbus.server.http.rest.messages import BATCH_TYPE, read_batch, read_message
 from twinbus.server.http.rest.receiving import WaitingRequest
 from twinbus.server.http.rest.times import http_date
 
