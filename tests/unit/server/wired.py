@@ -28,6 +28,7 @@ class Wire:
     def __init__(self) -> None:
         self.frames: list[bytes] = []
         self.closed = False
+        self.aborted = False
 
     def set_write_buffer_limits(self, high: int) -> None:
         assert high > 0
@@ -51,7 +52,8 @@ class Wire:
     def close(self) -> None:
         self.closed = True
 
-    def abort(self) -> None: ...
+    def abort(self) -> None:
+        self.aborted = True
 
 
 class Scene:

@@ -1,5 +1,7 @@
 """Links that are stolen, links and connections that idle."""
 
+import asyncio
+
 import pytest
 import pytest_asyncio
 
@@ -140,3 +142,19 @@ async def test_deadlines_can_be_shortened(scene: Scene, queue: Queue) -> None:
     assert not link.attached
     pass_time(client, 3_000, step_ms=500)
     assert closed_with(client) == "amqp:connection:forced"
+
+
+# --- last words -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_only_who_does_not_leave_is_thrown_out(
+    client: Client, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    """asyncio's transport is gone with its connection: aborting it then fails."""
+    monkeypatch.setattr("twinbus.server.amqp.traffic.LAST_WORDS_S", 0.0)
+    client.endpoint.conversation.traffic.close()
+    if leaves:
+        client.leave()
+    await asyncio.sleep(0.01)
+    assert client.wire.aborted != leaves
