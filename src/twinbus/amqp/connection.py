@@ -84,8 +84,6 @@ from twinbus.limits import (
     PRE_OPEN_FRAME_SIZE_BYTES_MAX,
 )
 
-__all__ = ["CLIENT", "SERVER", "Connection", "ConnectionSettings", "Peer"]
-
 # What a client may have sent ahead while the shell still judges its SASL response.
 _AHEAD_BYTES_MAX: Final = 4 * PRE_OPEN_FRAME_SIZE_BYTES_MAX
 

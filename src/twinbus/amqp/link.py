@@ -30,8 +30,6 @@ from twinbus.limits import (
     UNSETTLED_COUNT_MAX,
 )
 
-__all__ = ["Deliveries", "EgressLink", "IngressLink", "Link"]
-
 # Size of a transfer frame besides the body: 8 of header, 3 of descriptor, list8 of 3, and at most
 # handle 5, id 5, tag 2 + 32, format 5, settled 1, more 1.
 _TRANSFER_BYTES_MAX: Final = 65

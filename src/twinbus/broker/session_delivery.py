@@ -217,7 +217,7 @@ def check_session(queue: Queue, subqueue: int, session: SessionLock | None, now:
     """
     if subqueue == MAIN and isinstance(queue, SessionQueue):
         if session is not None:
-            queue.check_held(session.session_id, session.grant, now)
+            queue.held_session(session.session_id, session.grant, now)
             return
         raise InvalidOperation(
             f"'{queue.shown_name}' requires sessions: a receiver that accepts no session cannot "

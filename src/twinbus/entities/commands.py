@@ -102,13 +102,13 @@ class Peek(Command):
         subqueue: int,
         from_sequence_number: int,
         count: int,
-        context: object = None,
+        session_id: str | None = None,
     ) -> None:
-        super().__init__(entity_id, context)
+        super().__init__(entity_id)
         self.subqueue = subqueue
         self.from_sequence_number = from_sequence_number
         self.count = count
-        self.session_id: str | None = None  # only messages of this session
+        self.session_id = session_id  # only messages of this session
 
 
 class ReceiveDeferred(Command):
@@ -122,14 +122,15 @@ class ReceiveDeferred(Command):
         subqueue: int,
         sequence_numbers: list[int],
         receive_mode: int,
-        context: object = None,
+        session_id: str | None = None,
+        session_grant: int = 0,
     ) -> None:
-        super().__init__(entity_id, context)
+        super().__init__(entity_id)
         self.subqueue = subqueue
         self.sequence_numbers = sequence_numbers
         self.receive_mode = receive_mode
-        self.session_id: str | None = None  # of a session entity: whose, and by which lock
-        self.session_grant = 0
+        self.session_id = session_id  # of a session entity: whose, and by which lock
+        self.session_grant = session_grant
 
 
 class CancelScheduled(Command):
@@ -137,8 +138,8 @@ class CancelScheduled(Command):
 
     __slots__ = ("sequence_numbers",)
 
-    def __init__(self, entity_id: int, sequence_numbers: list[int], context: object = None) -> None:
-        super().__init__(entity_id, context)
+    def __init__(self, entity_id: int, sequence_numbers: list[int]) -> None:
+        super().__init__(entity_id)
         self.sequence_numbers = sequence_numbers
 
 
@@ -150,8 +151,8 @@ class SessionCommand(Command):
 
     __slots__ = ("grant", "session_id")
 
-    def __init__(self, entity_id: int, session_id: str, grant: int, context: object = None) -> None:
-        super().__init__(entity_id, context)
+    def __init__(self, entity_id: int, session_id: str, grant: int) -> None:
+        super().__init__(entity_id)
         self.session_id = session_id
         self.grant = grant
 
@@ -173,15 +174,8 @@ class SetSessionState(SessionCommand):
 
     __slots__ = ("state",)
 
-    def __init__(
-        self,
-        entity_id: int,
-        session_id: str,
-        grant: int,
-        state: bytes | None,
-        context: object = None,
-    ) -> None:
-        super().__init__(entity_id, session_id, grant, context)
+    def __init__(self, entity_id: int, session_id: str, grant: int, state: bytes | None) -> None:
+        super().__init__(entity_id, session_id, grant)
         self.state = state
 
 
@@ -193,10 +187,8 @@ class ListSessions(Command):
 
     __slots__ = ("skip", "top", "updated_since_ms")
 
-    def __init__(
-        self, entity_id: int, updated_since_ms: int, skip: int, top: int, context: object = None
-    ) -> None:
-        super().__init__(entity_id, context)
+    def __init__(self, entity_id: int, updated_since_ms: int, skip: int, top: int) -> None:
+        super().__init__(entity_id)
         self.updated_since_ms = updated_since_ms
         self.skip = skip
         self.top = top
@@ -210,10 +202,8 @@ class RuleCommand(Command):
 
     __slots__ = ("description",)
 
-    def __init__(
-        self, entity_id: int, description: "RuleDescription", context: object = None
-    ) -> None:
-        super().__init__(entity_id, context)
+    def __init__(self, entity_id: int, description: "RuleDescription") -> None:
+        super().__init__(entity_id)
         self.description = description
 
 
@@ -234,8 +224,8 @@ class RemoveRule(Command):
 
     __slots__ = ("name",)
 
-    def __init__(self, entity_id: int, name: str, context: object = None) -> None:
-        super().__init__(entity_id, context)
+    def __init__(self, entity_id: int, name: str) -> None:
+        super().__init__(entity_id)
         self.name = name
 
 
@@ -244,8 +234,8 @@ class ListRules(Command):
 
     __slots__ = ("skip", "top")
 
-    def __init__(self, entity_id: int, skip: int, top: int, context: object = None) -> None:
-        super().__init__(entity_id, context)
+    def __init__(self, entity_id: int, skip: int, top: int) -> None:
+        super().__init__(entity_id)
         self.skip = skip
         self.top = top
 
@@ -295,10 +285,8 @@ class UpdateEntities(StoreCommand):
 
     __slots__ = ("description", "entity_ids")
 
-    def __init__(
-        self, entity_ids: list[int], description: "QueueDescription", context: object = None
-    ) -> None:
-        super().__init__(context)
+    def __init__(self, entity_ids: list[int], description: "QueueDescription") -> None:
+        super().__init__()
         self.entity_ids = entity_ids
         self.description = description
 
@@ -389,8 +377,8 @@ class ListPartitions(Command):
 
     __slots__ = ("subqueue",)
 
-    def __init__(self, entity_id: int, subqueue: int, context: object = None) -> None:
-        super().__init__(entity_id, context)
+    def __init__(self, entity_id: int, subqueue: int) -> None:
+        super().__init__(entity_id)
         self.subqueue = subqueue
 
 

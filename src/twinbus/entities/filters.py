@@ -11,11 +11,10 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Final
 
-from twinbus.entities.fields import Changes, Fields, MessageCodec, NewId, system_name
+from twinbus.entities.fields import Changes, Fields, NewId, system_name
 from twinbus.entities.sql.nodes import Node, SystemProperty, UserProperty
 from twinbus.entities.sql.parser import Parser, Statement
 from twinbus.entities.sql.values import (
-    FILTER_ERROR_REASON,
     FilterError,
     fits_rule,
     is_unicode,
@@ -30,23 +29,6 @@ from twinbus.limits import (
     PARTITION_KEY_CHARS_MAX,
     SESSION_ID_CHARS_MAX,
 )
-
-__all__ = [
-    "FILTER_ERROR_REASON",
-    "Changes",
-    "CorrelationFilter",
-    "FalseFilter",
-    "Fields",
-    "Filter",
-    "FilterError",
-    "MessageCodec",
-    "NewId",
-    "SqlAction",
-    "SqlFilter",
-    "TrueFilter",
-    "parse_action",
-    "parse_filter",
-]
 
 _TEXT_CHARS_MAX: Final = {
     "messageid": MESSAGE_ID_CHARS_MAX,

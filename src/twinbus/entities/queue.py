@@ -39,7 +39,6 @@ from twinbus.entities.facts import MAIN, Removed
 from twinbus.entities.facts import TRANSFER_DEAD_LETTER as TRANSFER_QUEUE
 from twinbus.entities.message import ACTIVE, DEFERRED, SCHEDULED, Message, Overlay, overlay_bytes
 from twinbus.entities.queue_sends import QueueSends
-from twinbus.entities.state import Grants, QueueCounts
 from twinbus.entities.subqueue import SubQueue
 from twinbus.entities.transitions import TRANSITIONS_MAX, has_expired
 from twinbus.errors import (
@@ -52,8 +51,6 @@ from twinbus.errors import (
     ServiceError,
 )
 from twinbus.limits import PEEK_COUNT_MAX, SEQUENCE_NUMBERS_MAX
-
-__all__ = ["Grants", "Queue", "QueueCounts"]
 
 LOCK_LOST: Final = (
     "The lock supplied is invalid. Either the lock expired, or the message has already been "

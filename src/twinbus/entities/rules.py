@@ -13,37 +13,10 @@ Never decides what becomes of a message whose filter failed: it reports, the top
 
 from twinbus.entities.fields import Changes, Fields, NewId
 from twinbus.entities.filters import CorrelationFilter, SqlFilter, TrueFilter, distinct, field_of
-from twinbus.entities.rule_descriptions import (
-    CORRELATION,
-    DEFAULT_RULE_NAME,
-    FALSE,
-    SQL,
-    TRUE,
-    ActionDescription,
-    FilterDescription,
-    RuleDescription,
-    default_rule,
-    validate_rule_name,
-)
+from twinbus.entities.rule_descriptions import RuleDescription
 from twinbus.entities.sql.values import FilterError
 from twinbus.errors import QuotaExceeded
 from twinbus.limits import CORRELATION_FILTERS_MAX, SQL_FILTERS_MAX
-
-__all__ = [
-    "CORRELATION",
-    "DEFAULT_RULE_NAME",
-    "FALSE",
-    "SQL",
-    "TRUE",
-    "ActionDescription",
-    "FilterDescription",
-    "Match",
-    "Rule",
-    "RuleDescription",
-    "RuleIndex",
-    "default_rule",
-    "validate_rule_name",
-]
 
 
 class Rule:

@@ -36,15 +36,8 @@ class SelectionCommand(Command):
 
     __slots__ = ("count", "selection", "subqueue")
 
-    def __init__(
-        self,
-        entity_id: int,
-        subqueue: int,
-        selection: Selection,
-        count: int,
-        context: object = None,
-    ) -> None:
-        super().__init__(entity_id, context)
+    def __init__(self, entity_id: int, subqueue: int, selection: Selection, count: int) -> None:
+        super().__init__(entity_id)
         self.subqueue = subqueue
         self.selection = selection
         self.count = count
@@ -70,11 +63,12 @@ class Browse(SelectionCommand):
         subqueue: int,
         selection: Selection,
         count: int,
-        context: object = None,
+        maximum_bytes: int = PEEK_RESPONSE_BYTES_MAX,
+        is_range: bool = False,
     ) -> None:
-        super().__init__(entity_id, subqueue, selection, count, context)
-        self.maximum_bytes = PEEK_RESPONSE_BYTES_MAX
-        self.is_range = False  # nothing in it may be passed over, or it would seem to be gone
+        super().__init__(entity_id, subqueue, selection, count)
+        self.maximum_bytes = maximum_bytes
+        self.is_range = is_range  # nothing in it may be passed over, or it would seem to be gone
 
 
 class ListNumbers(SelectionCommand):
@@ -97,11 +91,12 @@ class SettleRanges(SelectionCommand):
         subqueue: int,
         selection: Selection,
         count: int,
-        context: object = None,
+        bounds: list[int] | None = None,
+        overlay: Overlay | None = None,
     ) -> None:
-        super().__init__(entity_id, subqueue, selection, count, context)
-        self.bounds: list[int] = []  # first, end, first, end, …; ascending
-        self.overlay: Overlay | None = None
+        super().__init__(entity_id, subqueue, selection, count)
+        self.bounds: list[int] = bounds or []  # first, end, first, end, …; ascending
+        self.overlay = overlay
 
 
 class Undefer(SelectionCommand):
@@ -115,11 +110,11 @@ class Undefer(SelectionCommand):
         subqueue: int,
         selection: Selection,
         count: int,
-        context: object = None,
+        sequence_numbers: list[int] | None = None,
     ) -> None:
-        super().__init__(entity_id, subqueue, selection, count, context)
+        super().__init__(entity_id, subqueue, selection, count)
         # Just these, all or none, if there are any; then the selection does not count.
-        self.sequence_numbers: list[int] = []
+        self.sequence_numbers: list[int] = sequence_numbers or []
 
 
 class Resubmit(SelectionCommand):

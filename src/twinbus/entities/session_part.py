@@ -138,7 +138,7 @@ class SessionPart(SubQueue):
         self.stirred.pop(session.session_id, None)
         session.grant = 0
         session.locked_until_ms = 0
-        self._list_if_ready(session)
+        self.list_if_ready(session)
 
     # -- delivery -------------------------------------------------------------------------------
 
@@ -201,10 +201,6 @@ class SessionPart(SubQueue):
                     return session
         return None
 
-    def list_again(self, session: Session) -> None:
-        """A session that was taken and not locked goes to the end."""
-        self._list_if_ready(session)
-
     def _first_ready(self, session: Session) -> Message | None:
         ready = session.ready
         while ready and ready[0] <= self._published:
@@ -236,9 +232,10 @@ class SessionPart(SubQueue):
         if session.grant != 0:
             self.stirred[session.session_id] = None
         else:
-            self._list_if_ready(session)
+            self.list_if_ready(session)
 
-    def _list_if_ready(self, session: Session) -> None:
+    def list_if_ready(self, session: Session) -> None:
+        """A session that nobody has locked goes to the end of those to be had."""
         if session.place != 0 or session.grant != 0 or not self.has_ready_of(session):
             return
         self._order += 1

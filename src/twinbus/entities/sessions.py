@@ -106,16 +106,12 @@ class SessionQueue(SessionedQueue):
                 self._expire(expired)
             if found:
                 return session
-            self._sessions.list_again(session)
+            self._sessions.list_if_ready(session)
         return None  # the next tick expires more
 
     def take_over(self, session_id: str, grant: int, now: Now) -> SessionLock:
         """Another receiver goes on under the same lock."""
-        return _lock_of(self._held_session(session_id, grant, now), now)
-
-    def check_held(self, session_id: str, grant: int, now: Now) -> None:
-        """Refuse whoever does not hold the session any more."""
-        self._held_session(session_id, grant, now)
+        return _lock_of(self.held_session(session_id, grant, now), now)
 
     def release_session(self, session_id: str, grant: int, now: Now) -> None:
         """The holder closes: locks end, delivery counts stay.  Too late, it changes nothing."""
@@ -129,12 +125,13 @@ class SessionQueue(SessionedQueue):
 
     def renew_session(self, session_id: str, grant: int, now: Now) -> int:
         """Let the lock run anew from now, with those of all messages; until when, in UTC."""
-        session = self._held_session(session_id, grant, now)
+        session = self.held_session(session_id, grant, now)
         duration_ms = self.description.lock_duration_ms
         self._sessions.lock_session(session, grant, now.mono_ms + duration_ms)
         return now.utc_ms + duration_ms
 
-    def _held_session(self, session_id: str, grant: int, now: Now) -> Session:
+    def held_session(self, session_id: str, grant: int, now: Now) -> Session:
+        """The session; whoever does not hold it any more is refused."""
         session = self._sessions.sessions.get(session_id)
         if (
             session is None
@@ -149,11 +146,11 @@ class SessionQueue(SessionedQueue):
 
     def session_state(self, session_id: str, grant: int, now: Now) -> bytes | None:
         """What the session's holders have left for each other."""
-        return self._held_session(session_id, grant, now).state
+        return self.held_session(session_id, grant, now).state
 
     def set_session_state(self, session_id: str, grant: int, state: bytes | None, now: Now) -> None:
         """Keep this state, also when the session has no more messages; None clears it."""
-        session = self._held_session(session_id, grant, now)
+        session = self.held_session(session_id, grant, now)
         size = len(state or b"")
         if size > SESSION_STATE_BYTES_MAX:
             raise MessageSizeExceeded(
@@ -229,7 +226,7 @@ class SessionQueue(SessionedQueue):
 
     def _take_ready_of(self, session_id: str, grant: int, count: int, now: Now) -> list[Message]:
         self.check_receivable()
-        session = self._held_session(session_id, grant, now)
+        session = self.held_session(session_id, grant, now)
         self.accessed_utc_ms = now.utc_ms
         expired: list[Message] = []
         messages = self._sessions.take_ready_of(
@@ -255,7 +252,7 @@ class SessionQueue(SessionedQueue):
         now: Now,
     ) -> list[Message]:
         """Receive deferred messages of a held session by number, all or none."""
-        self._held_session(session_id, grant, now)
+        self.held_session(session_id, grant, now)
         for number in sequence_numbers:
             message = self._main.table.get(number)
             if message is not None and message.session_id != session_id:

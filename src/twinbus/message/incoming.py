@@ -14,12 +14,11 @@ from twinbus.message.limits import (
 from twinbus.message.message_id import MessageIds, has_message_id, only_message_id, with_message_id
 from twinbus.message.producer_keys import PRODUCER_KEY, read_producer_key
 from twinbus.message.scan import Scanned, scan
-from twinbus.message.short_scan import PING_TYPE
+from twinbus.message.short_scan import PING_BYTES, PING_TYPE
 
 SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
 PARTITION_KEY: Final = "x-opt-partition-key"
 _LIST8: Final = 0xC0
-_PING_BYTES: Final = PING_TYPE.encode()
 _PING: Final = ProducerKey("", 0, True)
 
 
@@ -59,7 +58,7 @@ def new_message(
         if key is not None:
             message.producer_key = read_producer_key(key)
     if len(data) <= PING_SIZE_BYTES_MAX:
-        if _PING_BYTES in data and scanned.content_type() == PING_TYPE:
+        if PING_BYTES in data and scanned.content_type() == PING_TYPE:
             message.producer_key = _PING
     elif len(data) > PROPERTY_SIZE_BYTES_MAX:
         check_properties_size(scanned)

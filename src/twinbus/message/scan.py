@@ -15,19 +15,7 @@ from twinbus.amqp.fields import Fields
 from twinbus.amqp.shapes import NARROW, U32
 from twinbus.amqp.types import Timestamp
 from twinbus.limits import SECTIONS_MAX
-from twinbus.message.plain import (
-    BATCH_FORMAT,
-    DecodedMessage,
-    Properties,
-    build_batch,
-    data_section,
-    decode_message,
-    encode_message,
-    read_properties,
-    sequence_section,
-    split_batch,
-    value_section,
-)
+from twinbus.message.plain import Properties, read_properties
 from twinbus.message.sections import (
     APPLICATION_PROPERTIES,
     DATA,
@@ -43,33 +31,7 @@ from twinbus.message.sections import (
     map_entries,
     read_sections,
 )
-from twinbus.message.stored import (
-    BROKER_ANNOTATIONS,
-    TTL_UINT_MAX,
-    encode_delivered,
-    encode_stored,
-    merge_application_properties,
-)
-
-__all__ = [
-    "BATCH_FORMAT",
-    "DATA",
-    "SEQUENCE",
-    "VALUE",
-    "DecodedMessage",
-    "Properties",
-    "Scanned",
-    "build_batch",
-    "data_section",
-    "decode_message",
-    "encode_delivered",
-    "encode_message",
-    "merge_application_properties",
-    "scan",
-    "sequence_section",
-    "split_batch",
-    "value_section",
-]
+from twinbus.message.stored import BROKER_ANNOTATIONS, TTL_UINT_MAX, encode_stored
 
 NO_TTL: Final = -1
 TTL_MS_MAX: Final = 1 << 62  # two times may be further apart than 64 bits hold

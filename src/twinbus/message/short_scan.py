@@ -20,7 +20,7 @@ from twinbus.message.sections import DATA, DELIVERY_ANNOTATIONS, HEADER, PROPERT
 
 PING_TYPE: Final = "application/vnd.ms-servicebus-ping"  # content type of a ping
 
-_PING_BYTES: Final = PING_TYPE.encode()
+PING_BYTES: Final = PING_TYPE.encode()
 _LIST8: Final = 0xC0
 _NULL: Final = 0x40
 _TIMESTAMP: Final = 0x83
@@ -58,7 +58,7 @@ class PlainSends:
         """The message as the broker takes it; None: it has to go the long way."""
         end = len(data)
         if end <= PING_SIZE_BYTES_MAX:
-            if end < _SECTION_BYTES_MIN or _PING_BYTES in data:
+            if end < _SECTION_BYTES_MIN or PING_BYTES in data:
                 return None
         elif end > PROPERTY_SIZE_BYTES_MAX:
             return None

@@ -48,8 +48,6 @@ from twinbus.storage.recovery import FRESH_SUFFIX, SPARE_SUFFIX, Recovered, reco
 from twinbus.storage.ring import WriteRing
 from twinbus.storage.snapshot import snapshot_name
 
-__all__ = ["Commit", "Store", "Task"]
-
 # Locks are handed out before they are durable, so a crash forgets the newest grant numbers.  A new
 # start counts on from the time, which is above all of them: a token of before never fits again.
 GRANT_BITS: Final = 20

@@ -7,6 +7,7 @@ message, and never fails with anything but ArgumentInvalid, which says where and
 import math
 from typing import Final
 
+from twinbus.entities.sql.values import INT64_MAX
 from twinbus.errors import ArgumentInvalid
 from twinbus.limits import FILTER_CHARS_MAX
 
@@ -41,7 +42,6 @@ _TWO_CHARACTERS: Final = frozenset(("<>", "!=", "<=", ">="))
 _ONE_CHARACTER: Final = frozenset("=<>+-*/%(),.;")
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 _DIGITS: Final = frozenset("0123456789")
-INT64_MAX: Final = (1 << 63) - 1
 _SHOWN_CHARS_MAX: Final = 32
 
 

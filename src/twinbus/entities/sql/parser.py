@@ -11,7 +11,6 @@ from typing import Final
 from twinbus.entities.fields import SETTABLE_NAMES
 from twinbus.entities.sql.lexer import (
     END,
-    INT64_MAX,
     KEYWORD,
     NAME,
     NUMBER,
@@ -47,6 +46,7 @@ from twinbus.entities.sql.values import (
     EQUAL,
     GREATER,
     GREATER_EQUAL,
+    INT64_MAX,
     LESS,
     LESS_EQUAL,
     MULTIPLY,

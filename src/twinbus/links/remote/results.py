@@ -138,35 +138,28 @@ def decode_listed(entries: list[Any]) -> list[Listed]:
     ]
 
 
+_RUNTIME: Final = (
+    "active",
+    "deferred",
+    "scheduled",
+    "dead_letter",
+    "transfer_dead_letter",
+    "size_bytes",
+    "accessed_utc_ms",
+    "is_busy",
+    "last_sequence_number",
+    "sql_filter_count",
+    "correlation_filter_count",
+    "rule_count",
+)
+
+
 def _encode_runtime(runtime: Runtime) -> Operation:
-    return (
-        runtime.active,
-        runtime.deferred,
-        runtime.scheduled,
-        runtime.dead_letter,
-        runtime.transfer_dead_letter,
-        runtime.size_bytes,
-        runtime.accessed_utc_ms,
-        runtime.is_busy,
-        runtime.last_sequence_number,
-        runtime.sql_filter_count,
-        runtime.correlation_filter_count,
-        runtime.rule_count,
-    )
+    return tuple([getattr(runtime, name) for name in _RUNTIME])
 
 
 def _decode_runtime(fields: Operation) -> Runtime:
     runtime = Runtime()
-    runtime.active = fields[0]
-    runtime.deferred = fields[1]
-    runtime.scheduled = fields[2]
-    runtime.dead_letter = fields[3]
-    runtime.transfer_dead_letter = fields[4]
-    runtime.size_bytes = fields[5]
-    runtime.accessed_utc_ms = fields[6]
-    runtime.is_busy = fields[7]
-    runtime.last_sequence_number = fields[8]
-    runtime.sql_filter_count = fields[9]
-    runtime.correlation_filter_count = fields[10]
-    runtime.rule_count = fields[11]
+    for name, value in zip(_RUNTIME, fields, strict=True):
+        setattr(runtime, name, value)
     return runtime
