@@ -3,8 +3,9 @@
 import argparse
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from twinbus.client.connection_string import ConnectionString
 from twinbus.errors import ConfigError
@@ -18,6 +19,26 @@ _SHORT_DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
 _SHORT_UNITS: Final = {"s": "PT{}S", "m": "PT{}M", "h": "PT{}H", "d": "P{}D"}
 _SPAN: Final = re.compile(r"(\d{1,12})(ms|s|m|h|d)", re.ASCII)
 _SPAN_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def add_option(
+    parser: argparse._ActionsContainer,
+    form: str,
+    purpose: str,
+    read: Callable[[str], Any] = str,
+    default: object = None,
+    **more: Any,
+) -> None:
+    """An option with a value, in the form that its help shows: `--port N`."""
+    name, metavar = form.split()
+    parser.add_argument(name, metavar=metavar, help=purpose, type=read, default=default, **more)
+
+
+def add_repeated(
+    parser: argparse._ActionsContainer, form: str, purpose: str, read: Callable[[str], Any] = str
+) -> None:
+    """The same for one that may be given several times; without it the list is empty."""
+    add_option(parser, form, purpose, read, [], action="append")
 
 
 def add_data(parser: argparse.ArgumentParser, purpose: str) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from twinbus.cli.arguments import Commands, add_json, span_ms
+from twinbus.cli.arguments import Commands, add_json, add_option, span_ms
 from twinbus.cli.exit_codes import NO
 from twinbus.cli.printing import print_json
 from twinbus.clock import SystemClock
@@ -47,20 +47,14 @@ def add_arguments(commands: Commands) -> None:
     parser = commands.add_parser(
         "drill", help="rehearse an outage", description=_PURPOSE, epilog=_CODES
     )
-    parser.add_argument(
-        "--duration",
-        type=_duration,
-        default=DURATION_S_DEFAULT,
-        metavar="TIME",
-        help=f"how long the application sends, in seconds or as 90s, 2m ({DURATION_S_DEFAULT:g})",
+    add_option(
+        parser,
+        "--duration TIME",
+        f"how long the application sends, in seconds or as 90s, 2m ({DURATION_S_DEFAULT:g})",
+        _duration,
+        DURATION_S_DEFAULT,
     )
-    parser.add_argument(
-        "--rate",
-        type=_rate,
-        default=RATE_DEFAULT,
-        metavar="N",
-        help=f"messages a second ({RATE_DEFAULT:g})",
-    )
+    add_option(parser, "--rate N", f"messages a second ({RATE_DEFAULT:g})", _rate, RATE_DEFAULT)
     parser.add_argument(
         "--fault",
         action="append",
@@ -68,14 +62,12 @@ def add_arguments(commands: Commands) -> None:
         help="how the primary fails: kill (all of it is killed; the default), hang (stopped), cut "
         "(cut off); may be repeated, one outage after the other",
     )
-    parser.add_argument(
-        "--keep", type=Path, metavar="DIR", help="keep data, ledgers and logs in this new directory"
-    )
-    parser.add_argument(
-        "--report",
-        type=Path,
-        metavar="FILE",
-        help=f"where the report goes ({REPORT} here, or in DIR with --keep; none with --json)",
+    add_option(parser, "--keep DIR", "keep data, ledgers and logs in this new directory", Path)
+    add_option(
+        parser,
+        "--report FILE",
+        f"where the report goes ({REPORT} here, or in DIR with --keep; none with --json)",
+        Path,
     )
     parser.add_argument(
         "--no-spark",

@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from twinbus.cli.arguments import Commands, add_data
+from twinbus.cli.arguments import Commands, add_data, add_option, add_repeated
 from twinbus.cli.running import forget_running, remember_running
 from twinbus.cli.thresholds import read_thresholds
 from twinbus.clock import SystemClock
@@ -52,36 +52,23 @@ def add_arguments(commands: Commands) -> None:
 def add_options(serve: argparse.ArgumentParser) -> None:
     """Everything but where the data is: `twinbus emulator` takes it too."""
     option = serve.add_argument
-    option("--host", default=HOST_DEFAULT, metavar="H", help="listen here (default: %(default)s)")
-    option(
-        "--port",
-        type=int,
-        default=PORT_DEFAULT,
-        metavar="N",
-        help="for AMQP, TLS and HTTP alike; 0 takes a free one (default: %(default)s)",
+    add_option(serve, "--host H", "listen here (default: %(default)s)", default=HOST_DEFAULT)
+    add_option(
+        serve,
+        "--port N",
+        "for AMQP, TLS and HTTP alike; 0 takes a free one (default: %(default)s)",
+        int,
+        PORT_DEFAULT,
     )
-    option(
-        "--extra-port",
-        type=int,
-        action="append",
-        default=[],
-        metavar="N",
-        help="listen here too; may be repeated",
+    add_repeated(serve, "--extra-port N", "listen here too; may be repeated", int)
+    add_option(serve, "--config FILE", "Config.json of Microsoft's emulator", Path)
+    add_repeated(
+        serve, "--namespace NAME", "may be repeated (default: those used before, or twinbus)"
     )
-    option("--config", type=Path, metavar="FILE", help="Config.json of Microsoft's emulator")
-    option(
-        "--namespace",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="may be repeated (default: those used before, or twinbus)",
-    )
-    option(
-        "--key",
-        action="append",
-        default=[],
-        metavar="KEY",
-        help="of the namespace, or of each in turn (default: the one used before, or a random one)",
+    add_repeated(
+        serve,
+        "--key KEY",
+        "of the namespace, or of each in turn (default: the one used before, or a random one)",
     )
     option(
         "--limits",
@@ -92,68 +79,63 @@ def add_options(serve: argparse.ArgumentParser) -> None:
     _add_brokers(serve)
     _add_watching(serve)
     _add_access(serve)
-    option(
-        "--handshake",
-        type=float,
-        default=HANDSHAKE_DURATION_S_MAX,
-        metavar="SECONDS",
-        help="how long a client may take to say what it speaks (default: %(default)s)",
+    add_option(
+        serve,
+        "--handshake SECONDS",
+        "how long a client may take to say what it speaks (default: %(default)s)",
+        float,
+        HANDSHAKE_DURATION_S_MAX,
     )
     _add_telemetry(serve)
 
 
 def _add_brokers(serve: argparse.ArgumentParser) -> None:
     group = serve.add_argument_group("broker processes")
-    option = group.add_argument
-    option(
-        "--brokers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="processes that run stores; with one broker and one store, none (default: 1)",
+    add_option(
+        group,
+        "--brokers N",
+        "processes that run stores; with one broker and one store, none (default: 1)",
+        int,
+        1,
     )
-    option(
-        "--store",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="keep messages here, best each on its own disk; may be repeated, later only added to "
+    add_repeated(
+        group,
+        "--store DIR",
+        "keep messages here, best each on its own disk; may be repeated, later only added to "
         "(default: those used before, or one for each broker in the data directory)",
+        Path,
     )
 
-    option(
-        "--segment-size",
-        type=int,
-        default=SEGMENT_SIZE_MEGABYTES,
-        metavar="MB",
-        help="of the files that a new store writes its log to: it has two of them from the start, "
+    add_option(
+        group,
+        "--segment-size MB",
+        "of the files that a new store writes its log to: it has two of them from the start, "
         "and what is written together has to fit into one: a transaction, or a message with the "
         "copies that a topic's rules make of it (default: %(default)s)",
+        int,
+        SEGMENT_SIZE_MEGABYTES,
     )
 
 
 def _add_watching(serve: argparse.ArgumentParser) -> None:
     group = serve.add_argument_group("throttling and metrics")
     option = group.add_argument
-    option(
-        "--throttle",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a threshold: cpu (of one core), lag (ms), memory or disk (MB), operations; 0: none",
+    add_repeated(
+        group,
+        "--throttle NAME=VALUE",
+        "a threshold: cpu (of one core), lag (ms), memory or disk (MB), operations; 0: none",
     )
     option(
         "--open-metrics",
         action="store_true",
         help="let anybody read /metrics and the details of /health, without a token",
     )
-    option(
-        "--meter-days",
-        type=int,
-        default=0,
-        metavar="N",
-        help="forget what was metered so many days ago (default: keep everything)",
+    add_option(
+        group,
+        "--meter-days N",
+        "forget what was metered so many days ago (default: keep everything)",
+        int,
+        0,
     )
 
 
@@ -172,10 +154,10 @@ def _add_telemetry(serve: argparse.ArgumentParser) -> None:
         default=TEXT,
         help="lines to read, or one JSON object a line (default: %(default)s)",
     )
-    option(
-        "--traces",
-        metavar="WHERE",
-        help="spans of messages that carry a trace: otlp (where OpenTelemetry's environment "
+    add_option(
+        group,
+        "--traces WHERE",
+        "spans of messages that carry a trace: otlp (where OpenTelemetry's environment "
         "variables say), console (standard error), or a file; needs twinbus[telemetry]",
     )
 
@@ -183,26 +165,18 @@ def _add_telemetry(serve: argparse.ArgumentParser) -> None:
 def _add_access(serve: argparse.ArgumentParser) -> None:
     group = serve.add_argument_group("TLS and JSON web tokens")
     option = group.add_argument
-    option("--certificate", type=Path, metavar="FILE", help="PEM; default: one of our own CA")
-    option("--certificate-key", type=Path, metavar="FILE", help="its private key, PEM")
+    add_option(group, "--certificate FILE", "PEM; default: one of our own CA", Path)
+    add_option(group, "--certificate-key FILE", "its private key, PEM", Path)
     option("--require-tls", action="store_true", help="refuse plain connections")
-    option("--client-ca", type=Path, metavar="FILE", help="believe client certificates it signed")
-    option(
-        "--client-rights",
-        action="append",
-        default=[],
-        metavar="NAME=RIGHTS",
-        help="what a client certificate with this common name may: Listen,Send or Manage",
+    add_option(group, "--client-ca FILE", "believe client certificates it signed", Path)
+    add_repeated(
+        group,
+        "--client-rights NAME=RIGHTS",
+        "what a client certificate with this common name may: Listen,Send or Manage",
     )
-    option("--jwt-issuer", default="", metavar="URL", help="believe tokens of this issuer")
-    option(
-        "--jwt-audience",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="that are made for this audience; may be repeated",
-    )
-    option("--jwt-keys", type=Path, metavar="FILE", help="and signed with these keys: JWKS or PEM")
+    add_option(group, "--jwt-issuer URL", "believe tokens of this issuer", default="")
+    add_repeated(group, "--jwt-audience URL", "that are made for this audience; may be repeated")
+    add_option(group, "--jwt-keys FILE", "and signed with these keys: JWKS or PEM", Path)
 
 
 def run(options: argparse.Namespace) -> int:

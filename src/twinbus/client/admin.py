@@ -39,59 +39,26 @@ class Kind:
     settings: tuple[str, ...]
 
 
-QUEUE: Final = Kind(
-    "queue",
-    "QueueDescription",
-    (
-        "LockDuration",
-        "MaxSizeInMegabytes",
-        "RequiresDuplicateDetection",
-        "RequiresSession",
-        "DefaultMessageTimeToLive",
-        "DeadLetteringOnMessageExpiration",
-        "DuplicateDetectionHistoryTimeWindow",
-        "MaxDeliveryCount",
-        "EnableBatchedOperations",
-        "Status",
-        "ForwardTo",
-        "UserMetadata",
-        "AutoDeleteOnIdle",
-        "EnablePartitioning",
-        "ForwardDeadLetteredMessagesTo",
-    ),
-)
-TOPIC: Final = Kind(
-    "topic",
-    "TopicDescription",
-    (
-        "DefaultMessageTimeToLive",
-        "MaxSizeInMegabytes",
-        "RequiresDuplicateDetection",
-        "DuplicateDetectionHistoryTimeWindow",
-        "EnableBatchedOperations",
-        "Status",
-        "UserMetadata",
-        "AutoDeleteOnIdle",
-        "EnablePartitioning",
-    ),
-)
+_QUEUE_SETTINGS: Final = """
+    LockDuration MaxSizeInMegabytes RequiresDuplicateDetection RequiresSession
+    DefaultMessageTimeToLive DeadLetteringOnMessageExpiration DuplicateDetectionHistoryTimeWindow
+    MaxDeliveryCount EnableBatchedOperations Status ForwardTo UserMetadata AutoDeleteOnIdle
+    EnablePartitioning ForwardDeadLetteredMessagesTo
+"""
+_TOPIC_SETTINGS: Final = """
+    DefaultMessageTimeToLive MaxSizeInMegabytes RequiresDuplicateDetection
+    DuplicateDetectionHistoryTimeWindow EnableBatchedOperations Status UserMetadata
+    AutoDeleteOnIdle EnablePartitioning
+"""
+_SUBSCRIPTION_SETTINGS: Final = """
+    LockDuration RequiresSession DefaultMessageTimeToLive DeadLetteringOnMessageExpiration
+    DeadLetteringOnFilterEvaluationExceptions MaxDeliveryCount EnableBatchedOperations Status
+    ForwardTo UserMetadata ForwardDeadLetteredMessagesTo AutoDeleteOnIdle
+"""
+QUEUE: Final = Kind("queue", "QueueDescription", tuple(_QUEUE_SETTINGS.split()))
+TOPIC: Final = Kind("topic", "TopicDescription", tuple(_TOPIC_SETTINGS.split()))
 SUBSCRIPTION: Final = Kind(
-    "subscription",
-    "SubscriptionDescription",
-    (
-        "LockDuration",
-        "RequiresSession",
-        "DefaultMessageTimeToLive",
-        "DeadLetteringOnMessageExpiration",
-        "DeadLetteringOnFilterEvaluationExceptions",
-        "MaxDeliveryCount",
-        "EnableBatchedOperations",
-        "Status",
-        "ForwardTo",
-        "UserMetadata",
-        "ForwardDeadLetteredMessagesTo",
-        "AutoDeleteOnIdle",
-    ),
+    "subscription", "SubscriptionDescription", tuple(_SUBSCRIPTION_SETTINGS.split())
 )
 RULE: Final = Kind("rule", RULE_ELEMENT, ())
 

@@ -21,6 +21,7 @@ from twinbus.cli.arguments import (
     Commands,
     add_connection_string,
     add_json,
+    add_option,
     positive_count,
     span_ms,
 )
@@ -54,34 +55,18 @@ def add_arguments(commands: Commands) -> None:
         action="store_true",
         help=f"measure a bus started for it, even if ${CONNECTION_STRING} is set",
     )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help="let that bus keep its data in a new directory below this one, to measure its disk",
+    add_option(
+        parser,
+        "--data DIR",
+        "let that bus keep its data in a new directory below this one, to measure its disk",
+        Path,
     )
-    parser.add_argument(
-        "--queue", metavar="NAME", help="an empty queue to use (default: a new one, deleted after)"
-    )
-    parser.add_argument(
-        "--duration", type=span_ms, default=5_000, metavar="TIME", help="of sending (5s)"
-    )
-    parser.add_argument(
-        "--size", type=_size, default=1_024, metavar="N", help="of a body: bytes, 4k, 1m (1k)"
-    )
-    parser.add_argument(
-        "--connections",
-        type=positive_count,
-        default=2,
-        metavar="N",
-        help="that send, and then receive (2)",
-    )
-    parser.add_argument(
-        "--in-flight",
-        type=positive_count,
-        default=100,
-        metavar="N",
-        help="messages under way on each connection (100)",
+    add_option(parser, "--queue NAME", "an empty queue to use (default: a new one, deleted after)")
+    add_option(parser, "--duration TIME", "of sending (5s)", span_ms, 5_000)
+    add_option(parser, "--size N", "of a body: bytes, 4k, 1m (1k)", _size, 1_024)
+    add_option(parser, "--connections N", "that send, and then receive (2)", positive_count, 2)
+    add_option(
+        parser, "--in-flight N", "messages under way on each connection (100)", positive_count, 100
     )
     add_json(parser)
     parser.set_defaults(run=run)

@@ -5,7 +5,7 @@ import re
 from fractions import Fraction
 from typing import Final
 
-from twinbus.cli.arguments import Commands, add_json
+from twinbus.cli.arguments import Commands, add_json, add_option
 from twinbus.cli.cost.price_table import add_prices, money, origin, read_prices
 from twinbus.cli.printing import print_json, print_table
 from twinbus.costs.plan import MONTH_S, Bill, Plan, Scenario, plan, premium_bill, standard_bill
@@ -27,39 +27,27 @@ def add_arguments(actions: Commands) -> None:
         description="What pairing costs in a month of 30 days; an upper bound.",
     )
     option = parser.add_argument
-    option("--rate", type=_rate, required=True, metavar="N/T", help="messages: 20/s, 5000000/month")
-    option("--message-size", type=_size, default=1_024, metavar="N", help="bytes, 4k, 1m (1k)")
-    option(
-        "--outage-hours",
-        type=_fraction,
-        default=Fraction(0),
-        metavar="N",
-        help="hours of outage a month (0)",
+    add_option(parser, "--rate N/T", "messages: 20/s, 5000000/month", _rate, required=True)
+    add_option(parser, "--message-size N", "bytes, 4k, 1m (1k)", _size, 1_024)
+    add_option(parser, "--outage-hours N", "hours of outage a month (0)", _fraction, Fraction(0))
+    add_option(parser, "--outages N", "how many outages these are (1)", int, 1)
+    add_option(parser, "--backlog-queues N", "backlog queues of the pair (10)", int, 10)
+    add_option(parser, "--syphons N", "clients that run one (1)", int, 1)
+    add_option(parser, "--entities N", "queues and topics sent to (1)", int, 1)
+    add_option(parser, "--clients N", "paired clients that send (1)", int, 1)
+    add_option(
+        parser,
+        "--ping-interval TIME",
+        "between two pings of a primary that is down (60s)",
+        _span,
+        Fraction(60),
     )
-    option("--outages", type=int, default=1, metavar="N", help="how many outages these are (1)")
-    option(
-        "--backlog-queues",
-        type=int,
-        default=10,
-        metavar="N",
-        help="backlog queues of the pair (10)",
-    )
-    option("--syphons", type=int, default=1, metavar="N", help="clients that run one (1)")
-    option("--entities", type=int, default=1, metavar="N", help="queues and topics sent to (1)")
-    option("--clients", type=int, default=1, metavar="N", help="paired clients that send (1)")
-    option(
-        "--ping-interval",
-        type=_span,
-        default=Fraction(60),
-        metavar="TIME",
-        help="between two pings of a primary that is down (60s)",
-    )
-    option(
-        "--failover-interval",
-        type=_span,
-        default=Fraction(60),
-        metavar="TIME",
-        help="that the primary fails before sends go elsewhere (60s)",
+    add_option(
+        parser,
+        "--failover-interval TIME",
+        "that the primary fails before sends go elsewhere (60s)",
+        _span,
+        Fraction(60),
     )
     option(
         "--tier",
@@ -67,8 +55,8 @@ def add_arguments(actions: Commands) -> None:
         default="standard",
         help="whose prices (standard)",
     )
-    option("--messaging-units", type=int, default=1, metavar="N", help="premium: primary's (1)")
-    option("--secondary-units", type=int, default=1, metavar="N", help="premium: secondary's (1)")
+    add_option(parser, "--messaging-units N", "premium: primary's (1)", int, 1)
+    add_option(parser, "--secondary-units N", "premium: secondary's (1)", int, 1)
     add_prices(parser, "a table of prices (default: one that comes along)")
     add_json(parser)
     parser.set_defaults(run=run)

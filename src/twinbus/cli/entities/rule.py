@@ -3,7 +3,7 @@
 import argparse
 from typing import Final
 
-from twinbus.cli.arguments import Commands
+from twinbus.cli.arguments import Commands, add_option, add_repeated
 from twinbus.cli.entities.actions import EntityCommand, client
 from twinbus.client.admin import RULE
 from twinbus.client.rules import CORRELATION_NAMES, RuleSettings
@@ -19,22 +19,15 @@ class RuleCommand(EntityCommand):
         super().__init__(RULE, ("topic", "subscription", "name"), _COLUMNS)
 
     def add_settings(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--sql", default="", metavar="EXPRESSION", help="a SQL filter")
-        parser.add_argument(
-            "--correlation",
-            action="append",
-            default=[],
-            type=_system_pair,
-            metavar="NAME=VALUE",
-            help=f"a property that must be equal: {', '.join(CORRELATION_NAMES)}",
+        add_option(parser, "--sql EXPRESSION", "a SQL filter", default="")
+        add_repeated(
+            parser,
+            "--correlation NAME=VALUE",
+            f"a property that must be equal: {', '.join(CORRELATION_NAMES)}",
+            _system_pair,
         )
-        parser.add_argument(
-            "--property",
-            action="append",
-            default=[],
-            type=_pair,
-            metavar="NAME=VALUE",
-            help="an application property that must be this text",
+        add_repeated(
+            parser, "--property NAME=VALUE", "an application property that must be this text", _pair
         )
         parser.add_argument("--false", action="store_true", help="no message at all")
         parser.add_argument(

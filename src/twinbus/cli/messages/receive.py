@@ -12,7 +12,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from twinbus.cli.arguments import Commands, add_connection_string, positive_count, span_ms
+from twinbus.cli.arguments import (
+    Commands,
+    add_connection_string,
+    add_option,
+    positive_count,
+    span_ms,
+)
 from twinbus.cli.connecting import run_connected
 from twinbus.cli.exit_codes import Nonsense
 from twinbus.cli.messages.documents import document_of, line_of
@@ -41,7 +47,7 @@ def add_arguments(commands: Commands) -> None:
     )
     _add_amount(parser)
     session = parser.add_mutually_exclusive_group()
-    session.add_argument("--session", metavar="ID", help="from this session")
+    add_option(session, "--session ID", "from this session")
     session.add_argument(
         "--next-session", action="store_true", help="from the next session that is free"
     )
@@ -52,9 +58,7 @@ def add_arguments(commands: Commands) -> None:
         metavar="HOW",
         help="complete (default), abandon, defer or dead-letter them",
     )
-    parser.add_argument(
-        "--reason", default=_REASON_DEFAULT, metavar="TEXT", help="why they are dead-lettered"
-    )
+    add_option(parser, "--reason TEXT", "why they are dead-lettered", default=_REASON_DEFAULT)
     parser.add_argument(
         "--receive-and-delete",
         action="store_true",
@@ -69,17 +73,11 @@ def add_arguments(commands: Commands) -> None:
 
 def _add_amount(parser: argparse.ArgumentParser) -> None:
     amount = parser.add_mutually_exclusive_group()
-    amount.add_argument(
-        "--count", type=positive_count, default=1, metavar="N", help="so many at most (1)"
-    )
+    add_option(amount, "--count N", "so many at most (1)", positive_count, 1)
     amount.add_argument("--all", action="store_true", help="all that are there")
     amount.add_argument("--follow", action="store_true", help="until Ctrl-C, as they come")
-    parser.add_argument(
-        "--wait",
-        type=span_ms,
-        default=WAIT_MS_DEFAULT,
-        metavar="TIME",
-        help="how long to wait for the next one (3s)",
+    add_option(
+        parser, "--wait TIME", "how long to wait for the next one (3s)", span_ms, WAIT_MS_DEFAULT
     )
 
 

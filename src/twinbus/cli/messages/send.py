@@ -18,6 +18,8 @@ from twinbus.cli.arguments import (
     Commands,
     add_connection_string,
     add_json,
+    add_option,
+    add_repeated,
     key_value,
     moment,
     positive_count,
@@ -55,9 +57,7 @@ def add_arguments(commands: Commands) -> None:
     parser.add_argument(
         "body", nargs="?", metavar="BODY", help="the body, as text (default: standard input)"
     )
-    parser.add_argument(
-        "--file", type=Path, metavar="FILE", help="read the body, or the messages, from this file"
-    )
+    add_option(parser, "--file FILE", "read the body, or the messages, from this file", Path)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--lines", action="store_true", help="one message for each line")
     form.add_argument(
@@ -65,26 +65,18 @@ def add_arguments(commands: Commands) -> None:
         action="store_true",
         help="one message for each line, a JSON object as `twinbus peek --json` prints it",
     )
-    parser.add_argument(
-        "--count", type=positive_count, default=1, metavar="N", help="send it so many times (1)"
-    )
-    parser.add_argument(
-        "--property",
-        type=key_value,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an application property; true, false and numbers are taken as such, what is in "
+    add_option(parser, "--count N", "send it so many times (1)", positive_count, 1)
+    add_repeated(
+        parser,
+        "--property NAME=VALUE",
+        "an application property; true, false and numbers are taken as such, what is in "
         'quotes ("7") as text; may be repeated',
+        key_value,
     )
     for option, name, purpose in _TEXTS:
         parser.add_argument(option, dest=name, metavar="TEXT", help=purpose)
-    parser.add_argument(
-        "--ttl", type=span_ms, metavar="TIME", help="time to live: 30s, 5m, 2h (that of the entity)"
-    )
-    parser.add_argument(
-        "--at", type=moment, metavar="TIME", help="schedule it for then: 2026-11-16T07:00:00Z"
-    )
+    add_option(parser, "--ttl TIME", "time to live: 30s, 5m, 2h (that of the entity)", span_ms)
+    add_option(parser, "--at TIME", "schedule it for then: 2026-11-16T07:00:00Z", moment)
     add_connection_string(parser)
     add_json(parser)
     parser.set_defaults(run=run)

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from twinbus.cli.arguments import (
     add_connection_string,
+    add_option,
+    add_repeated,
     connection_string,
     key_value,
     positive_count,
@@ -30,40 +32,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="orders, or topic/Subscriptions/name; may be repeated",
     )
-    which.add_argument("--pattern", metavar="REGEX", help="entities whose whole path matches")
+    add_option(which, "--pattern REGEX", "entities whose whole path matches")
     parser.add_argument(
         "--sub-queue", choices=_SUB_QUEUES, default="none", help="of each entity (none)"
     )
-    parser.add_argument("--to", required=True, metavar="DIR", help="directory or URL of the files")
-    parser.add_argument(
-        "--name",
+    add_option(parser, "--to DIR", "directory or URL of the files", required=True)
+    add_option(
+        parser,
+        "--name NAME",
+        "tells captures into one directory apart; the same name goes on with it (capture)",
         default="capture",
-        help="tells captures into one directory apart; the same name goes on with it (capture)",
     )
-    parser.add_argument("--format", metavar="NAME", help="parquet, json, orc, … (parquet)")
-    parser.add_argument(
-        "--format-option",
-        action="append",
-        type=key_value,
-        default=[],
-        metavar="KEY=VALUE",
-        help="an option of the format, such as compression=gzip; may be repeated",
+    add_option(parser, "--format NAME", "parquet, json, orc, … (parquet)")
+    add_repeated(
+        parser,
+        "--format-option KEY=VALUE",
+        "an option of the format, such as compression=gzip; may be repeated",
+        key_value,
     )
     parser.add_argument("--delete", action="store_true", help="delete what has been captured")
     parser.add_argument("--once", action="store_true", help="capture what is there, then end")
-    parser.add_argument(
-        "--interval",
-        type=positive_number,
-        default=10.0,
-        metavar="SECONDS",
-        help="between two batches (10)",
-    )
-    parser.add_argument(
-        "--max-per-batch",
-        type=positive_count,
-        metavar="N",
-        help="messages in a batch, which all tasks together hold in memory (100,000)",
-        default=100_000,
+    add_option(parser, "--interval SECONDS", "between two batches (10)", positive_number, 10.0)
+    add_option(
+        parser,
+        "--max-per-batch N",
+        "messages in a batch, which all tasks together hold in memory (100,000)",
+        positive_count,
+        100_000,
     )
     add_connection_string(parser)
     add_spark_arguments(parser)

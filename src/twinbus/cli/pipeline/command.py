@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from twinbus.cli.arguments import Commands, add_json
+from twinbus.cli.arguments import Commands, add_json, add_option, add_repeated
 from twinbus.errors import ConfigError
 
 if TYPE_CHECKING:  # at run time, only the action that was asked for loads Spark
@@ -43,18 +43,13 @@ def add_arguments(commands: Commands) -> None:
 def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
     """What every action that opens a session takes."""
     group = parser.add_argument_group("Spark")
-    group.add_argument(
-        "--master",
-        metavar="URL",
-        help="the cluster, for example spark://host:7077 (Spark inside this command)",
+    add_option(
+        group,
+        "--master URL",
+        "the cluster, for example spark://host:7077 (Spark inside this command)",
     )
-    group.add_argument(
-        "--conf",
-        metavar="KEY=VALUE",
-        type=_setting,
-        action="append",
-        default=[],
-        help="a setting of Spark's; may be given several times",
+    add_repeated(
+        group, "--conf KEY=VALUE", "a setting of Spark's; may be given several times", _setting
     )
     add_json(group)
     group.add_argument("--quiet", action="store_true", help="no progress, only the result")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.cli.arguments import (
     add_connection_string,
+    add_option,
+    add_repeated,
     connection_string,
     key_value,
     moment,
@@ -32,25 +34,14 @@ PURPOSE: Final = "messages of a capture into any entity: by filter, time, mappin
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="directory", required=True, metavar="DIR", help="a capture")
-    parser.add_argument("--format", metavar="NAME", help="of the files, where nothing tells it")
-    parser.add_argument("--to", metavar="ENTITY", help="for everything that is not mapped")
-    parser.add_argument(
-        "--map",
-        action="append",
-        type=key_value,
-        default=[],
-        metavar="OLD=NEW",
-        help="what was in OLD goes to NEW; may be repeated",
-    )
-    parser.add_argument("--map-file", type=Path, metavar="FILE", help="lines of OLD=NEW")
-    parser.add_argument("--filter", metavar="SQL", help="over the columns of a message")
-    parser.add_argument(
-        "--from-time", type=moment, metavar="TIME", help="enqueued then or later, in UTC"
-    )
-    parser.add_argument("--to-time", type=moment, metavar="TIME", help="enqueued before")
-    parser.add_argument(
-        "--rate", type=positive_number, default=0.0, metavar="N", help="messages a second at most"
-    )
+    add_option(parser, "--format NAME", "of the files, where nothing tells it")
+    add_option(parser, "--to ENTITY", "for everything that is not mapped")
+    add_repeated(parser, "--map OLD=NEW", "what was in OLD goes to NEW; may be repeated", key_value)
+    add_option(parser, "--map-file FILE", "lines of OLD=NEW", Path)
+    add_option(parser, "--filter SQL", "over the columns of a message")
+    add_option(parser, "--from-time TIME", "enqueued then or later, in UTC", moment)
+    add_option(parser, "--to-time TIME", "enqueued before", moment)
+    add_option(parser, "--rate N", "messages a second at most", positive_number, 0.0)
     pace = parser.add_mutually_exclusive_group()
     pace.add_argument(
         "--keep-pace",
@@ -60,17 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.0,
         help="with the time between messages that was between them",
     )
-    pace.add_argument(
-        "--speed", type=positive_number, metavar="X", help="the same, so many times quicker"
-    )
+    add_option(pace, "--speed X", "the same, so many times quicker", positive_number)
     parser.add_argument(
         "--as-scheduled",
         action="store_true",
         help="send at once, scheduled for the time of --keep-pace or --speed",
     )
-    parser.add_argument(
-        "--id", metavar="NAME", help="of this replay; the same once more goes on with it"
-    )
+    add_option(parser, "--id NAME", "of this replay; the same once more goes on with it")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be sent")
     add_connection_string(parser)
     add_spark_arguments(parser)

@@ -82,86 +82,33 @@ _SINCE: Final = {
 }
 
 # In the order of the service's schema.
-_QUEUE_ELEMENTS: Final = (
-    "LockDuration",
-    "MaxSizeInMegabytes",
-    "RequiresDuplicateDetection",
-    "RequiresSession",
-    "DefaultMessageTimeToLive",
-    "DeadLetteringOnMessageExpiration",
-    "DuplicateDetectionHistoryTimeWindow",
-    "MaxDeliveryCount",
-    "EnableBatchedOperations",
-    "SizeInBytes",
-    "MessageCount",
-    "IsAnonymousAccessible",
-    "AuthorizationRules",
-    "Status",
-    "ForwardTo",
-    "CreatedAt",
-    "UpdatedAt",
-    "AccessedAt",
-    "UserMetadata",
-    "SupportOrdering",
-    "CountDetails",
-    "AutoDeleteOnIdle",
-    "EnablePartitioning",
-    "EntityAvailabilityStatus",
-    "ForwardDeadLetteredMessagesTo",
-    "EnableExpress",
-    "MaxMessageSizeInKilobytes",
-)
-_TOPIC_ELEMENTS: Final = (
-    "DefaultMessageTimeToLive",
-    "MaxSizeInMegabytes",
-    "RequiresDuplicateDetection",
-    "DuplicateDetectionHistoryTimeWindow",
-    "EnableBatchedOperations",
-    "SizeInBytes",
-    "FilteringMessagesBeforePublishing",
-    "IsAnonymousAccessible",
-    "AuthorizationRules",
-    "Status",
-    "CreatedAt",
-    "UpdatedAt",
-    "AccessedAt",
-    "UserMetadata",
-    "SupportOrdering",
-    "CountDetails",
-    "SubscriptionCount",
-    "SqlFilterCount",
-    "CorrelationFilterCount",
-    "AutoDeleteOnIdle",
-    "EnablePartitioning",
-    "EntityAvailabilityStatus",
-    "EnableSubscriptionPartitioning",
-    "EnableExpress",
-    "MaxMessageSizeInKilobytes",
-)
-_SUBSCRIPTION_ELEMENTS: Final = (
-    "LockDuration",
-    "RequiresSession",
-    "DefaultMessageTimeToLive",
-    "DeadLetteringOnMessageExpiration",
-    "DeadLetteringOnFilterEvaluationExceptions",
-    "MessageCount",
-    "MaxDeliveryCount",
-    "EnableBatchedOperations",
-    "Status",
-    "ForwardTo",
-    "CreatedAt",
-    "UpdatedAt",
-    "AccessedAt",
-    "UserMetadata",
-    "CountDetails",
-    "ForwardDeadLetteredMessagesTo",
-    "AutoDeleteOnIdle",
-    "EntityAvailabilityStatus",
-)
+_QUEUE_ELEMENTS: Final = """
+    LockDuration MaxSizeInMegabytes RequiresDuplicateDetection RequiresSession
+    DefaultMessageTimeToLive DeadLetteringOnMessageExpiration DuplicateDetectionHistoryTimeWindow
+    MaxDeliveryCount EnableBatchedOperations SizeInBytes MessageCount IsAnonymousAccessible
+    AuthorizationRules Status ForwardTo CreatedAt UpdatedAt AccessedAt UserMetadata
+    SupportOrdering CountDetails AutoDeleteOnIdle EnablePartitioning EntityAvailabilityStatus
+    ForwardDeadLetteredMessagesTo EnableExpress MaxMessageSizeInKilobytes
+"""
+_TOPIC_ELEMENTS: Final = """
+    DefaultMessageTimeToLive MaxSizeInMegabytes RequiresDuplicateDetection
+    DuplicateDetectionHistoryTimeWindow EnableBatchedOperations SizeInBytes
+    FilteringMessagesBeforePublishing IsAnonymousAccessible AuthorizationRules Status CreatedAt
+    UpdatedAt AccessedAt UserMetadata SupportOrdering CountDetails SubscriptionCount
+    SqlFilterCount CorrelationFilterCount AutoDeleteOnIdle EnablePartitioning
+    EntityAvailabilityStatus EnableSubscriptionPartitioning EnableExpress
+    MaxMessageSizeInKilobytes
+"""
+_SUBSCRIPTION_ELEMENTS: Final = """
+    LockDuration RequiresSession DefaultMessageTimeToLive DeadLetteringOnMessageExpiration
+    DeadLetteringOnFilterEvaluationExceptions MessageCount MaxDeliveryCount
+    EnableBatchedOperations Status ForwardTo CreatedAt UpdatedAt AccessedAt UserMetadata
+    CountDetails ForwardDeadLetteredMessagesTo AutoDeleteOnIdle EntityAvailabilityStatus
+"""
 _ELEMENTS: Final = {
-    QUEUE: _QUEUE_ELEMENTS,
-    TOPIC: _TOPIC_ELEMENTS,
-    SUBSCRIPTION: _SUBSCRIPTION_ELEMENTS,
+    QUEUE: tuple(_QUEUE_ELEMENTS.split()),
+    TOPIC: tuple(_TOPIC_ELEMENTS.split()),
+    SUBSCRIPTION: tuple(_SUBSCRIPTION_ELEMENTS.split()),
 }
 
 
