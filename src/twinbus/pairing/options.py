@@ -157,6 +157,16 @@ def primary_name_of(namespace: str) -> str:
     return _name(host.split(".")[0])
 
 
+def primary_name_in(
+    options: SendAvailabilityPairedNamespaceOptions, primary: Any, secondary: Any
+) -> str:
+    """The same of a pair's two clients; `ValueError` if they are of one namespace."""
+    namespace: str = primary.fully_qualified_namespace
+    if is_same_namespace(namespace, secondary.fully_qualified_namespace):
+        raise ValueError(f"{namespace} cannot be paired with itself.")
+    return options.primary_name or primary_name_of(namespace)
+
+
 def is_same_namespace(a: str, b: str) -> bool:
     """Whether two fully qualified namespaces or endpoints are one and the same."""
     return host_and_port(a) == host_and_port(b)
