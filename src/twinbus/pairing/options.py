@@ -7,12 +7,16 @@ to a namespace.
 import datetime as dt
 import ipaddress
 import math
-from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack
+from collections.abc import Callable
+from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 Seconds: TypeAlias = float | dt.timedelta
 Policy: TypeAlias = Literal["documented", "legacy"]
 RestoredTimeToLive: TypeAlias = Literal["original", "remaining"]
+
+Manager = TypeVar("Manager")
+Client = TypeVar("Client")
 
 BACKLOG_QUEUE_COUNT_DEFAULT: Final = 10
 FAILOVER_INTERVAL_S_MAX: Final = 60 * 60.0
@@ -157,6 +161,16 @@ def primary_name_of(namespace: str) -> str:
     return _name(host.split(".")[0])
 
 
+def primary_name_in(
+    options: SendAvailabilityPairedNamespaceOptions, primary: Any, secondary: Any
+) -> str:
+    """The same of a pair's two clients; `ValueError` if they are of one namespace."""
+    namespace: str = primary.fully_qualified_namespace
+    if is_same_namespace(namespace, secondary.fully_qualified_namespace):
+        raise ValueError(f"{namespace} cannot be paired with itself.")
+    return options.primary_name or primary_name_of(namespace)
+
+
 def is_same_namespace(a: str, b: str) -> bool:
     """Whether two fully qualified namespaces or endpoints are one and the same."""
     return host_and_port(a) == host_and_port(b)
@@ -216,6 +230,31 @@ def _switch(what: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{what} must be True or False, not {value!r}.")
     return value
+
+
+def clients_of(
+    options: SendAvailabilityPairedNamespaceOptions,
+    kinds: tuple[type[Manager], type[Client]],
+    hint: str,
+    plain_transport: Callable[[], Any],
+    when_over: Callable[[Callable[[], Any]], Any],
+) -> tuple[Manager, Client]:
+    """The secondary's: the options' own, or new ones, whose closing is given to `when_over`."""
+    text = options.connection_string
+    if text is None:
+        manager, client = options.secondary_manager, options.secondary_client
+        if not isinstance(manager, kinds[0]) or not isinstance(client, kinds[1]):
+            raise TypeError(f"secondary_manager and secondary_client must be {hint}.")
+        return manager, client
+    settings = dict(options.manager_options)
+    if "usedevelopmentemulator=true" in text.lower() and "transport" not in settings:
+        settings["transport"] = plain_transport()
+    made: list[Any] = []
+    makers: tuple[Any, Any] = kinds
+    for maker, keywords in zip(makers, (settings, options.client_options), strict=True):
+        made.append(maker.from_connection_string(text, **keywords))
+        when_over(made[-1].close)
+    return made[0], made[1]
 
 
 def check_kinds(primary: object, options: object, client: type) -> None:

@@ -75,3 +75,8 @@ def collect(message: Any, batch_bytes: int = 0) -> Parcel:
         return Parcel(batch, originals)
     sendable = sendable_of(message)
     return Parcel(sendable, [raw_of(sendable)])
+
+
+def as_outgoing(messages: list[Any]) -> Any:
+    """A list costs a batch, whose limit is lower than that of a single message."""
+    return messages[0] if len(messages) == 1 else messages

@@ -20,7 +20,6 @@ STAMP: Final = "x-opt-twinbus-producer-key"
 BLOCK: Final = 4096
 KEPT_MIN: Final = 1024
 
-_NO_BUCKET: Final = -1
 _PARTITION_KEY: Final = "x-opt-partition-key"
 
 

@@ -5,18 +5,15 @@ opened is closed again (P-1).  The primary is not asked: a pair can be made whil
 """
 
 import asyncio
-import datetime as dt
 import random
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from azure.core.async_paging import AsyncItemPaged
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
 
-from twinbus.clock import SystemClock
 from twinbus.pairing.aio._audience import Audience, Callback, Reader
 from twinbus.pairing.aio._background import Background
 from twinbus.pairing.aio._reporting import Reporter
@@ -24,22 +21,16 @@ from twinbus.pairing.aio._sender import PairedSender
 from twinbus.pairing.aio._setup import find_backlog_queues, open_secondary
 from twinbus.pairing.aio._steady import Closing, SteadySender, close_in_time
 from twinbus.pairing.aio._syphon import RunningSyphon
-from twinbus.pairing.blocking._posting import Post, client_name, posts_of
-from twinbus.pairing.core import Pairing, Settings
-from twinbus.pairing.coupling import Coupling, Side
+from twinbus.pairing.blocking._posting import Post, client_name, posts_of, utc_now
+from twinbus.pairing.client import SETUP_S_MAX, CloseHookBase, PairedClientBase
+from twinbus.pairing.coupling import Side
 from twinbus.pairing.events import PairingStatus
 from twinbus.pairing.options import (
     SendAvailabilityPairedNamespaceOptions,
     check_kinds,
-    is_same_namespace,
-    primary_name_of,
+    primary_name_in,
 )
 from twinbus.pairing.reporting import report_of
-from twinbus.pairing.syphon import Syphon
-
-SETUP_S_MAX: Final = 60.0  # for links to the secondary to open
-
-_CLOCK: Final = SystemClock()
 
 
 async def pair_namespace(
@@ -57,10 +48,7 @@ async def pair_namespace(
             primary = ServiceBusClient.from_connection_string(primary)
             opened.push_async_callback(primary.close)
         manager, secondary = open_secondary(options, opened)
-        names = (primary.fully_qualified_namespace, secondary.fully_qualified_namespace)
-        if is_same_namespace(*names):
-            raise ValueError(f"{names[0]} cannot be paired with itself.")
-        primary_name = options.primary_name or primary_name_of(names[0])
+        primary_name = primary_name_in(options, primary, secondary)
         queues = await find_backlog_queues(manager, primary_name, options.backlog_queue_count)
         options.backlog_queue_count = len(queues)
         paired = PairedServiceBusClient(primary, secondary, options, queues, posts)
@@ -71,7 +59,9 @@ async def pair_namespace(
         return paired
 
 
-class PairedServiceBusClient:
+class PairedServiceBusClient(
+    PairedClientBase[PairedSender, ServiceBusReceiver, AsyncItemPaged[str]]
+):
     """Senders that outlive the primary, and the primary's own receivers.
 
     Made by `pair_namespace`.  Closing it closes both SDK clients, also those that it was given.
@@ -87,31 +77,21 @@ class PairedServiceBusClient:
     ) -> None:
         self.primary = primary
         self.secondary = secondary
-        self.options = options
-        self.fully_qualified_namespace = primary.fully_qualified_namespace
-        settings = Settings.of(
-            options, primary.fully_qualified_namespace, secondary.fully_qualified_namespace
-        )
         self._now = asyncio.get_running_loop().time
         chance = random.Random(secrets.randbits(128))  # noqa: S311 - seeded by the system
-        self._pairing = Pairing(settings, queues, chance, self._now)
-        self._queues = queues
+        super().__init__(options, queues, chance, self._now, utc_now)
         self._audience = Audience()
         self._closing = Closing()
-        self._coupling = Coupling()
         self._background = Background(
             self._pairing, self._coupling, self._dispatch, self._ping_sender, self._fault_partner
         )
-        self._syphon = Syphon(settings, self._now, _utc_now)
         self._syphoning = RunningSyphon(
             self._syphon, primary, secondary, self._closing, self._dispatch
         )
         self._senders: set[PairedSender] = set()
         self._reporter = Reporter(posts, self._report)
-        self._backlog_limit_bytes = 0
         self._ending: asyncio.Task[None] | None = None
         self._hooks: list[CloseHook] = []
-        self._closed_sides: set[Side] = set()
 
     @classmethod
     async def from_connection_strings(
@@ -124,43 +104,8 @@ class PairedServiceBusClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
-
-    # --- links -----------------------------------------------------------------------------
-
-    def get_queue_sender(self, queue_name: str, **settings: Any) -> PairedSender:
-        """Keywords are those of the SDK's `get_queue_sender`."""
-        return self._sender(self.primary.get_queue_sender, queue_name, settings)
-
-    def get_topic_sender(self, topic_name: str, **settings: Any) -> PairedSender:
-        """Keywords are those of the SDK's `get_topic_sender`."""
-        return self._sender(self.primary.get_topic_sender, topic_name, settings)
-
-    def get_queue_receiver(self, queue_name: str, **settings: Any) -> ServiceBusReceiver:
-        """The primary's own: messages are received from the primary only."""
-        return self.primary.get_queue_receiver(queue_name, **settings)
-
-    def get_subscription_receiver(
-        self, topic_name: str, subscription_name: str, **settings: Any
-    ) -> ServiceBusReceiver:
-        """The primary's own."""
-        return self.primary.get_subscription_receiver(topic_name, subscription_name, **settings)
-
-    def list_queue_sessions(self, queue_name: str, **settings: Any) -> AsyncItemPaged[str]:
-        """The primary's own."""
-        return self.primary.list_queue_sessions(queue_name, **settings)
-
-    def list_subscription_sessions(
-        self, topic_name: str, subscription_name: str, **settings: Any
-    ) -> AsyncItemPaged[str]:
-        """The primary's own."""
-        return self.primary.list_subscription_sessions(topic_name, subscription_name, **settings)
 
     # --- events and control ------------------------------------------------------------------
 
@@ -255,14 +200,7 @@ class PairedServiceBusClient:
         self._dispatch()
         await self._audience.close()
 
-    def _sender(
-        self, get: Callable[..., ServiceBusSender], entity: str, settings: dict[str, Any]
-    ) -> PairedSender:
-        def make(client_identifier: str | None) -> ServiceBusSender:
-            if client_identifier is None:
-                return get(entity, **settings)
-            return get(entity, **{**settings, "client_identifier": client_identifier})
-
+    def _sender(self, make: Callable[[str | None], ServiceBusSender]) -> PairedSender:
         self._pairing.check()
         if self._ending is not None:
             raise ValueError("The paired client has already been closed.")
@@ -279,10 +217,7 @@ class PairedServiceBusClient:
         return sender
 
     def _report(self) -> bytes:
-        return report_of(self.status(), client_name(), _utc_now())
-
-    def _backlog_sender(self, queue: str) -> ServiceBusSender:
-        return self.secondary.get_queue_sender(queue)
+        return report_of(self.status(), client_name(), utc_now())
 
     def _ping_sender(self, entity: str) -> SteadySender:
         # A queue's sender reaches a topic just as well: only the path counts.
@@ -316,30 +251,8 @@ class PairedServiceBusClient:
         await asyncio.gather(*(sender.close() for sender in list(self._senders)))
 
 
-class CloseHook:
-    """Notices that somebody closes an SDK client: the SDK tells nobody."""
-
-    def __init__(self, client: ServiceBusClient, closing: Callable[[], Awaitable[None]]) -> None:
-        self._client = client
-        self._close = client.close
-        self._is_first = "close" not in vars(client)  # else another pair has hooked it before
-        self._closing: Callable[[], Awaitable[None]] | None = closing
-        client.close = self  # type: ignore[method-assign]
-
+class CloseHook(CloseHookBase):
     async def __call__(self) -> None:
         if self._closing is not None:
             await self._closing()
         await self._close()
-
-    def remove(self) -> None:
-        self._closing = None  # it stays where another pair has hooked the client since
-        if vars(self._client).get("close") is not self:
-            return
-        if self._is_first:
-            del self._client.close
-        else:
-            self._client.close = self._close
-
-
-def _utc_now() -> dt.datetime:
-    return dt.datetime.fromtimestamp(_CLOCK.now().utc_ms / 1000, dt.UTC)

@@ -9,18 +9,17 @@ import contextlib
 import datetime as dt
 import warnings
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from azure.servicebus.aio import ServiceBusSender
 
 from twinbus.pairing.aio._running import run
-from twinbus.pairing.aio._steady import Closing, SteadySender, as_outgoing
+from twinbus.pairing.aio._steady import Closing, SteadySender
 from twinbus.pairing.batch import PairedMessageBatch, batch_within
 from twinbus.pairing.classification import Verdict, verdict_of
 from twinbus.pairing.core import Pairing
 from twinbus.pairing.events import State
-from twinbus.pairing.parcels import collect
+from twinbus.pairing.parcels import as_outgoing, collect
 from twinbus.pairing.sending import (
     SenderState,
     after,
@@ -79,12 +78,7 @@ class PairedSender:
         self._check_live()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
     def __str__(self) -> str:

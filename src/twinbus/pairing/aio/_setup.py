@@ -13,7 +13,7 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from twinbus.pairing.aio._running import run
 from twinbus.pairing.backlog_queues import find_or_create
-from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions, clients_of
 from twinbus.pairing.steps import CreateQueue, ListQueues, Pause, Step
 
 # Of one request: the SDK's own patience with a server that does not answer is five minutes.
@@ -35,25 +35,9 @@ def open_secondary(
     options: SendAvailabilityPairedNamespaceOptions, opened: AsyncExitStack
 ) -> tuple[ServiceBusAdministrationClient, ServiceBusClient]:
     """The options' own clients, or new ones, which are put on the stack."""
-    if options.connection_string is None:
-        manager, client = options.secondary_manager, options.secondary_client
-        if not isinstance(manager, ServiceBusAdministrationClient) or not isinstance(
-            client, ServiceBusClient
-        ):
-            raise TypeError(
-                "secondary_manager and secondary_client must be clients of azure.servicebus.aio; "
-                "for blocking ones there is twinbus.pairing."
-            )
-        return manager, client
-    text = options.connection_string
-    settings = dict(options.manager_options)
-    if "usedevelopmentemulator=true" in text.lower() and "transport" not in settings:
-        settings["transport"] = PlainTransport()
-    manager = ServiceBusAdministrationClient.from_connection_string(text, **settings)
-    opened.push_async_callback(manager.close)
-    client = ServiceBusClient.from_connection_string(text, **options.client_options)
-    opened.push_async_callback(client.close)
-    return manager, client
+    kinds = (ServiceBusAdministrationClient, ServiceBusClient)
+    hint = "clients of azure.servicebus.aio; for blocking ones there is twinbus.pairing"
+    return clients_of(options, kinds, hint, PlainTransport, opened.push_async_callback)
 
 
 async def find_backlog_queues(

@@ -218,8 +218,3 @@ def _ignore(opening: asyncio.Task[ServiceBusSender]) -> None:
     """Whoever still waits for it has the error; if nobody does, nobody needs it."""
     if not opening.cancelled():
         opening.exception()
-
-
-def as_outgoing(messages: list[Any]) -> Any:
-    """A list costs a batch, whose limit is lower than that of a single message."""
-    return messages[0] if len(messages) == 1 else messages

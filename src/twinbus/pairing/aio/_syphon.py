@@ -12,15 +12,10 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 
 from twinbus.pairing.aio._running import run
-from twinbus.pairing.aio._steady import (
-    LATE_S_MAX,
-    Closing,
-    SteadySender,
-    as_outgoing,
-    close_in_time,
-)
+from twinbus.pairing.aio._steady import LATE_S_MAX, Closing, SteadySender, close_in_time
 from twinbus.pairing.classification import is_broken_by
 from twinbus.pairing.log_lines import LOGGER
+from twinbus.pairing.parcels import as_outgoing
 from twinbus.pairing.steps import Complete, DeadLetter, Pause, Receive, SendRestored, Step
 from twinbus.pairing.syphon import Syphon
 

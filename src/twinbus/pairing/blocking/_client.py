@@ -4,43 +4,35 @@ Everything is set up when `pair_namespace` returns, or what went wrong is raised
 opened is closed again (P-1).  The primary is not asked: a pair can be made while it is down.
 """
 
-import datetime as dt
 import random
 import secrets
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 from weakref import WeakSet
 
 from azure.core.paging import ItemPaged
 from azure.servicebus import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
 
-from twinbus.clock import SystemClock, monotonic_s
+from twinbus.clock import monotonic_s
 from twinbus.pairing.blocking._audience import Audience, Callback, Reader
 from twinbus.pairing.blocking._background import Background
-from twinbus.pairing.blocking._posting import Post, client_name, posts_of
+from twinbus.pairing.blocking._posting import Post, client_name, posts_of, utc_now
 from twinbus.pairing.blocking._reporting import Reporter
 from twinbus.pairing.blocking._sender import PairedSender
 from twinbus.pairing.blocking._setup import find_backlog_queues, open_secondary
 from twinbus.pairing.blocking._steady import Closing, SteadySender
 from twinbus.pairing.blocking._syphon import BlockingSyphon
-from twinbus.pairing.core import Pairing, Settings
-from twinbus.pairing.coupling import Coupling, Side
+from twinbus.pairing.client import SETUP_S_MAX, CloseHookBase, PairedClientBase
+from twinbus.pairing.coupling import Side
 from twinbus.pairing.events import PairingStatus
 from twinbus.pairing.options import (
     SendAvailabilityPairedNamespaceOptions,
     check_kinds,
-    is_same_namespace,
-    primary_name_of,
+    primary_name_in,
 )
 from twinbus.pairing.reporting import report_of
-from twinbus.pairing.syphon import Syphon
-
-SETUP_S_MAX: Final = 60.0  # for links to the secondary to open
-
-_CLOCK: Final = SystemClock()
 
 
 def pair_namespace(
@@ -58,10 +50,7 @@ def pair_namespace(
             primary = ServiceBusClient.from_connection_string(primary)
             opened.callback(primary.close)
         manager, secondary = open_secondary(options, opened)
-        names = (primary.fully_qualified_namespace, secondary.fully_qualified_namespace)
-        if is_same_namespace(*names):
-            raise ValueError(f"{names[0]} cannot be paired with itself.")
-        primary_name = options.primary_name or primary_name_of(names[0])
+        primary_name = primary_name_in(options, primary, secondary)
         queues = find_backlog_queues(manager, primary_name, options.backlog_queue_count)
         options.backlog_queue_count = len(queues)
         paired = PairedServiceBusClient(primary, secondary, options, queues, posts)
@@ -72,7 +61,7 @@ def pair_namespace(
         return paired
 
 
-class PairedServiceBusClient:
+class PairedServiceBusClient(PairedClientBase[PairedSender, ServiceBusReceiver, ItemPaged[str]]):
     """Senders that outlive the primary, and the primary's own receivers.
 
     Made by `pair_namespace`.  Closing it closes both SDK clients, also those that it was given.
@@ -88,18 +77,11 @@ class PairedServiceBusClient:
     ) -> None:
         self.primary = primary
         self.secondary = secondary
-        self.options = options
-        self.fully_qualified_namespace = primary.fully_qualified_namespace
-        settings = Settings.of(
-            options, primary.fully_qualified_namespace, secondary.fully_qualified_namespace
-        )
         chance = random.Random(secrets.randbits(128))  # noqa: S311 - seeded by the system
-        self._pairing = Pairing(settings, queues, chance, monotonic_s)
-        self._queues = queues
+        super().__init__(options, queues, chance, monotonic_s, utc_now)
         self._lock = threading.Lock()
         self._audience = Audience()
         self._closing = Closing()
-        self._coupling = Coupling()
         self._background = Background(
             self._pairing,
             self._coupling,
@@ -108,7 +90,6 @@ class PairedServiceBusClient:
             self._ping_sender,
             self._fault_partner,
         )
-        self._syphon = Syphon(settings, monotonic_s, _utc_now)
         self._threads: BlockingSyphon | None = None
         if options.enable_syphon:
             self._threads = BlockingSyphon(
@@ -122,9 +103,7 @@ class PairedServiceBusClient:
             )
         self._senders: WeakSet[PairedSender] = WeakSet()
         self._reporter = Reporter(posts, self._report)
-        self._backlog_limit_bytes = 0
         self._is_closed = False
-        self._closed_sides: set[Side] = set()  # whose client somebody else has closed
         self._hooks: list[_CloseHook] = []
 
     @classmethod
@@ -138,43 +117,8 @@ class PairedServiceBusClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
-
-    # --- links -----------------------------------------------------------------------------
-
-    def get_queue_sender(self, queue_name: str, **settings: Any) -> PairedSender:
-        """Keywords are those of the SDK's `get_queue_sender`."""
-        return self._sender(self.primary.get_queue_sender, queue_name, settings)
-
-    def get_topic_sender(self, topic_name: str, **settings: Any) -> PairedSender:
-        """Keywords are those of the SDK's `get_topic_sender`."""
-        return self._sender(self.primary.get_topic_sender, topic_name, settings)
-
-    def get_queue_receiver(self, queue_name: str, **settings: Any) -> ServiceBusReceiver:
-        """The primary's own: messages are received from the primary only."""
-        return self.primary.get_queue_receiver(queue_name, **settings)
-
-    def get_subscription_receiver(
-        self, topic_name: str, subscription_name: str, **settings: Any
-    ) -> ServiceBusReceiver:
-        """The primary's own."""
-        return self.primary.get_subscription_receiver(topic_name, subscription_name, **settings)
-
-    def list_queue_sessions(self, queue_name: str, **settings: Any) -> ItemPaged[str]:
-        """The primary's own."""
-        return self.primary.list_queue_sessions(queue_name, **settings)
-
-    def list_subscription_sessions(
-        self, topic_name: str, subscription_name: str, **settings: Any
-    ) -> ItemPaged[str]:
-        """The primary's own."""
-        return self.primary.list_subscription_sessions(topic_name, subscription_name, **settings)
 
     # --- events and control ------------------------------------------------------------------
 
@@ -269,17 +213,7 @@ class PairedServiceBusClient:
             self._threads.close()
         self._closing.wait()
 
-    def _sender(
-        self,
-        get: Callable[..., ServiceBusSender],
-        entity: str,
-        settings: dict[str, Any],
-    ) -> PairedSender:
-        def make(client_identifier: str | None) -> ServiceBusSender:
-            if client_identifier is None:
-                return get(entity, **settings)
-            return get(entity, **{**settings, "client_identifier": client_identifier})
-
+    def _sender(self, make: Callable[[str | None], ServiceBusSender]) -> PairedSender:
         with self._lock:
             self._pairing.check()
             if self._is_closed:
@@ -298,10 +232,7 @@ class PairedServiceBusClient:
         return sender
 
     def _report(self) -> bytes:
-        return report_of(self.status(), client_name(), _utc_now())
-
-    def _backlog_sender(self, queue: str) -> ServiceBusSender:
-        return self.secondary.get_queue_sender(queue)
+        return report_of(self.status(), client_name(), utc_now())
 
     def _ping_sender(self, entity: str) -> SteadySender:
         # A queue's sender reaches a topic just as well: only the path counts.
@@ -344,31 +275,9 @@ class PairedServiceBusClient:
         self.fault(f"{self._coupling.reason}, so the {side.value} client was closed too")
 
 
-class _CloseHook:
-    """Notices that somebody closes an SDK client: the SDK tells nobody."""
-
-    def __init__(self, client: ServiceBusClient, closing: Callable[[], None]) -> None:
-        self._client = client
-        self._close = client.close
-        self._is_first = "close" not in vars(client)  # else another pair has hooked it before
-        self._closing: Callable[[], None] | None = closing
-        client.close = self  # type: ignore[method-assign]
-
+class _CloseHook(CloseHookBase):
     def __call__(self) -> None:
         closing = self._closing
         if closing is not None:
             closing()
         self._close()
-
-    def remove(self) -> None:
-        self._closing = None  # it stays where another pair has hooked the client since
-        if vars(self._client).get("close") is not self:
-            return
-        if self._is_first:
-            del self._client.close
-        else:
-            self._client.close = self._close
-
-
-def _utc_now() -> dt.datetime:
-    return dt.datetime.fromtimestamp(_CLOCK.now().utc_ms / 1000, dt.UTC)

@@ -4,6 +4,7 @@ Every connection ends within seconds, whatever the peer does.  No key leaves bef
 said that it is a twinbus.
 """
 
+import datetime as dt
 import http.client
 import os
 import secrets
@@ -26,6 +27,10 @@ _CLOCK: Final = SystemClock()
 def client_name() -> str:
     """Who reports, for people."""
     return f"{socket.gethostname()[:100]} process {os.getpid()}"
+
+
+def utc_now() -> dt.datetime:
+    return dt.datetime.fromtimestamp(_CLOCK.now().utc_ms / 1000, dt.UTC)
 
 
 class Post:

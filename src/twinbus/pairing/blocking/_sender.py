@@ -8,19 +8,18 @@ import datetime as dt
 import threading
 import warnings
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Final, Self
 
 from azure.servicebus import ServiceBusSender
 
 from twinbus.pairing.batch import PairedMessageBatch, batch_within
 from twinbus.pairing.blocking._running import run
-from twinbus.pairing.blocking._steady import Closing, SteadySender, as_outgoing
+from twinbus.pairing.blocking._steady import Closing, SteadySender
 from twinbus.pairing.classification import Verdict, verdict_of
 from twinbus.pairing.core import Pairing
 from twinbus.pairing.events import State
 from twinbus.pairing.log_lines import LOGGER
-from twinbus.pairing.parcels import collect
+from twinbus.pairing.parcels import as_outgoing, collect
 from twinbus.pairing.sending import (
     SenderState,
     Shortcut,
@@ -78,12 +77,7 @@ class PairedSender:
         self._check_live()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def __str__(self) -> str:

@@ -162,8 +162,3 @@ class SteadySender:
     def _is_opening(self) -> bool:
         """An opening that hangs is waited for by the next send, too, but not for ever."""
         return self._opening is not None and 0.0 < self._opening.hangs_for_s < HANG_S_MAX
-
-
-def as_outgoing(messages: list[Any]) -> Any:
-    """A list costs a batch, whose limit is lower than that of a single message."""
-    return messages[0] if len(messages) == 1 else messages

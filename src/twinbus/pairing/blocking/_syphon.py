@@ -13,9 +13,10 @@ from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, Servic
 from twinbus.clock import monotonic_s
 from twinbus.pairing.blocking._opening import Opening
 from twinbus.pairing.blocking._running import run
-from twinbus.pairing.blocking._steady import CLOSE_S_MAX, Closing, SteadySender, as_outgoing
+from twinbus.pairing.blocking._steady import CLOSE_S_MAX, Closing, SteadySender
 from twinbus.pairing.classification import is_broken_by
 from twinbus.pairing.log_lines import LOGGER
+from twinbus.pairing.parcels import as_outgoing
 from twinbus.pairing.steps import Complete, DeadLetter, Pause, Receive, SendRestored, Step
 from twinbus.pairing.syphon import POLL_S, Syphon
 

@@ -14,6 +14,7 @@ wait as texts (retyping.py).  What becomes of each section:
 Must never look into a body that needs no change.
 """
 
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from twinbus.amqp.decoding import decode_error, decode_within, skip_within
@@ -74,28 +75,17 @@ _TIMESTAMP: Final = 0x83
 _Entry: TypeAlias = tuple[bytes, bytes, int]
 
 
+@dataclass(slots=True)
 class RestoredBytes:
     """A message as it was before, encoded, ready for a sender of `path`."""
 
-    __slots__ = ("data", "enqueued_ms", "key", "number", "partition_key", "path", "session_id")
-
-    def __init__(
-        self,
-        number: int,
-        enqueued_ms: int,
-        path: str,
-        data: bytes,
-        session_id: str | None,
-        partition_key: str | None,
-        key: str | None,
-    ) -> None:
-        self.number = number  # of its place in the backlog
-        self.enqueued_ms = enqueued_ms  # when it came there
-        self.path = path
-        self.data = data
-        self.session_id = session_id
-        self.partition_key = partition_key
-        self.key = key  # its producer key, which the delivery annotation carries
+    number: int  # of its place in the backlog
+    enqueued_ms: int  # when it came there
+    path: str
+    data: bytes
+    session_id: str | None
+    partition_key: str | None
+    key: str | None  # its producer key, which the delivery annotation carries
 
 
 class _Parts:
