@@ -14,13 +14,7 @@ from typing import Final
 from twinbus.entities.fields import Changes, Fields, NewId, system_name
 from twinbus.entities.sql.nodes import Node, SystemProperty, UserProperty
 from twinbus.entities.sql.parser import Parser, Statement
-from twinbus.entities.sql.values import (
-    FilterError,
-    fits_rule,
-    is_unicode,
-    kind_of,
-    to_text,
-)
+from twinbus.entities.sql.values import FilterError, fits_rule, is_unicode, kind_of, to_text
 from twinbus.errors import ArgumentInvalid
 from twinbus.limits import (
     FILTER_PARAMETERS_MAX,

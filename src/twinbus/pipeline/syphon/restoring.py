@@ -75,7 +75,7 @@ _TIMESTAMP: Final = 0x83
 _Entry: TypeAlias = tuple[bytes, bytes, int]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RestoredBytes:
     """A message as it was before, encoded, ready for a sender of `path`."""
 
