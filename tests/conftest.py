@@ -13,10 +13,7 @@ from twinbus.testing.server import ServerProcess
 
 # No deadline: a busy machine is no fault of the code.  A failure prints how to repeat it.
 settings.register_profile(
-    "pull-request",
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow],
+    "pull-request", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("nightly", settings.get_profile("pull-request"), max_examples=5_000)
 settings.load_profile(os.environ.get("TWINBUS_TEST_SIZE", "pull-request"))

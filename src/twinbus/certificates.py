@@ -233,9 +233,7 @@ def _store(key_path: Path, key: Key, certificate_path: Path, chain: list[x509.Ce
     """The certificate goes first away and comes last: a crash between leaves no mismatched pair."""
     certificate_path.unlink(missing_ok=True)
     pem = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     write_private(key_path, pem.decode())
     text = "".join(link.public_bytes(serialization.Encoding.PEM).decode() for link in chain)

@@ -33,16 +33,7 @@ _CRC: Final = ',"crc":"'
 class Metered:
     """So many operations of one kind, at one entity, between two moments."""
 
-    __slots__ = (
-        "empty",
-        "entity",
-        "from_ms",
-        "kind",
-        "namespace",
-        "operations",
-        "to_ms",
-        "units",
-    )
+    __slots__ = ("empty", "entity", "from_ms", "kind", "namespace", "operations", "to_ms", "units")
 
     def __init__(
         self,

@@ -84,9 +84,7 @@ class Ledger:
 
 
 def judge(
-    ledger: Ledger,
-    places: Mapping[str, Sequence[str]],
-    direct: Callable[[Plan], Portrait],
+    ledger: Ledger, places: Mapping[str, Sequence[str]], direct: Callable[[Plan], Portrait]
 ) -> dict[str, list[str]]:
     """Every broken promise, by name.
 

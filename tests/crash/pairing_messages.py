@@ -14,11 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.amqp import (
-    AmqpAnnotatedMessage,
-    AmqpMessageHeader,
-    AmqpMessageProperties,
-)
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 
 from twinbus.amqp.decoding import decode_within
 from twinbus.message.sections import (

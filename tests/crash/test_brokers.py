@@ -197,9 +197,7 @@ async def test_a_broker_that_stood_still_for_a_moment_goes_on(tmp_path: Path) ->
         assert bus.brokers.health.brokers()[0].restarts == 0
 
 
-async def test_a_broker_that_crashes_leaves_its_stack(
-    tmp_path: Path,
-) -> None:
+async def test_a_broker_that_crashes_leaves_its_stack(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, limits[1]))  # no file of its memory
     async with running(config_of(tmp_path, brokers=2)) as bus:

@@ -76,9 +76,7 @@ def restarts(cluster: Cluster) -> list[int]:
     return [broker["restarts"] for broker in cluster.health()["brokers"]]
 
 
-async def test_a_gateway_that_stood_still_blames_nobody(
-    cluster_of: Callable[..., Cluster],
-) -> None:
+async def test_a_gateway_that_stood_still_blames_nobody(cluster_of: Callable[..., Cluster]) -> None:
     """SIGSTOP of the process that supervises: it has heard nobody, and nobody is to blame."""
     cluster = await asyncio.to_thread(cluster_of)
 

@@ -99,10 +99,7 @@ async def test_the_official_client_gets_through(
 
 async def test_a_journal_outlives_the_server(cluster_of: Callable[[Schedule], Cluster]) -> None:
     """A-3: acknowledged for a store that had failed, and still elsewhere when everything ended."""
-    strikes = (
-        Strike(FAIL, 0, after_s=0.5, lasts_s=2.0),
-        Strike(RESTART, 0, after_s=1.5),
-    )
+    strikes = (Strike(FAIL, 0, after_s=0.5, lasts_s=2.0), Strike(RESTART, 0, after_s=1.5))
     schedule = Schedule(SEED, 2, 2, strikes)
     cluster = await asyncio.to_thread(cluster_of, schedule)
 

@@ -15,11 +15,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.aio.management import (
     ServiceBusAdministrationClient as AsyncAdministrationClient,
 )
-from azure.servicebus.management import (
-    ApiVersion,
-    EntityStatus,
-    ServiceBusAdministrationClient,
-)
+from azure.servicebus.management import ApiVersion, EntityStatus, ServiceBusAdministrationClient
 
 from tests.interop.administration import connect, everything
 from twinbus.certificates import ca_certificate

@@ -18,16 +18,7 @@ from azure.servicebus.exceptions import MessagingEntityNotFoundError
 from proton import Delivery, Message, symbol
 
 from tests.interop.administration import connect
-from tests.interop.outage import (
-    KEYS,
-    Bus,
-    peek_all,
-    run_server,
-    send,
-    take,
-    take_rest,
-    text_of,
-)
+from tests.interop.outage import KEYS, Bus, peek_all, run_server, send, take, take_rest, text_of
 from tests.interop.test_proton_transactions import TRANSACTIONAL, Client, open_connection
 from twinbus.cli.running import find_running
 from twinbus.client.admin import SUBSCRIPTION, TOPIC, AdminClient

@@ -42,11 +42,7 @@ from tests.interop.pairs import (
 from tests.interop.sdk import sync_only
 from twinbus.limits import MESSAGE_SIZE_BYTES_MAX
 from twinbus.pairing import SendAvailabilityPairedNamespaceOptions
-from twinbus.pairing.errors import (
-    BacklogUnavailableError,
-    PairFaultedError,
-    PairingError,
-)
+from twinbus.pairing.errors import BacklogUnavailableError, PairFaultedError, PairingError
 from twinbus.pairing.events import (
     BacklogQueueLost,
     EntityFailedOver,
@@ -196,9 +192,7 @@ async def test_a_secondary_that_cannot_be_reached_is_raised(
     nobody = re.sub(r":\d+", ":9", servers.secondary.connection_string, count=1)
     with pytest.raises(ServiceRequestError):
         await pair_servers(
-            flavour,
-            servers.primary.connection_string,
-            options_for(nobody, primary_name=name),
+            flavour, servers.primary.connection_string, options_for(nobody, primary_name=name)
         )
     assert our_threads() == []
 

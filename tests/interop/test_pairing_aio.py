@@ -20,16 +20,7 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from tests.interop.administration import AsyncPlainTransport
-from tests.interop.pairs import (
-    Pair,
-    Servers,
-    client_of,
-    open_pair,
-    run_servers,
-    take,
-    texts,
-    until,
-)
+from tests.interop.pairs import Pair, Servers, client_of, open_pair, run_servers, take, texts, until
 from twinbus.pairing.aio import (
     PairedServiceBusClient,
     SendAvailabilityPairedNamespaceOptions,

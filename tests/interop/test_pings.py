@@ -10,10 +10,7 @@ from uuid import uuid4
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from azure.servicebus.exceptions import (
-    MessagingEntityDisabledError,
-    ServiceBusQuotaExceededError,
-)
+from azure.servicebus.exceptions import MessagingEntityDisabledError, ServiceBusQuotaExceededError
 from azure.servicebus.management import EntityStatus, ServiceBusAdministrationClient
 
 from tests.interop.administration import connect

@@ -195,8 +195,7 @@ def test_deferred_ones_are_there_and_scheduled_ones_are_not(
             data_section(b"later"), annotations={"x-opt-scheduled-enqueue-time": due}
         )
         await node.request(
-            "com.microsoft:schedule-message",
-            {"messages": [{"message-id": "1", "message": later}]},
+            "com.microsoft:schedule-message", {"messages": [{"message-id": "1", "message": later}]}
         )
 
     connection = BlockingConnection.open(server.connection_string)

@@ -120,11 +120,7 @@ def test_sent_over_rest_received_by_the_sdk(rest: Rest, sdk: ServiceBusClient) -
         assert message.correlation_id == "c"
         assert message.content_type == "a/b"
         assert message.time_to_live == timedelta(seconds=60)
-        assert message.application_properties == {
-            b"Priority": b"High",
-            b"Number": 7,
-            b"Yes": True,
-        }
+        assert message.application_properties == {b"Priority": b"High", b"Number": 7, b"Yes": True}
 
 
 def test_sent_by_the_sdk_received_over_rest(rest: Rest, sdk: ServiceBusClient) -> None:  # M-11
@@ -329,9 +325,7 @@ def test_who_hangs_up_while_waiting_takes_nothing(
     assert answer.broker_properties["DeliveryCount"] == 1
 
 
-def test_a_waiting_receiver_does_not_keep_the_server_from_stopping(
-    tmp_path: Path,
-) -> None:
+def test_a_waiting_receiver_does_not_keep_the_server_from_stopping(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         server.create_queue("q")
         with ThreadPoolExecutor(1) as pool:

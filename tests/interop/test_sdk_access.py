@@ -77,11 +77,7 @@ async def assert_refused(error: type[Exception], *attempts: Awaitable[object]) -
 @pytest.mark.feature("access.sas")
 @pytest.mark.parametrize(
     "rule, key",
-    [
-        ("RootManageSharedAccessKey", "wrong"),
-        ("unknown", "root-key"),
-        ("sending", "listening-key"),
-    ],
+    [("RootManageSharedAccessKey", "wrong"), ("unknown", "root-key"), ("sending", "listening-key")],
 )
 async def test_wrong_key_or_rule(
     new_client: Callable[..., Client], server: ServerProcess, queue: str, rule: str, key: str
@@ -132,11 +128,7 @@ async def test_shared_access_signature_opens_its_queue(
 @pytest.mark.feature("access.sas")
 @pytest.mark.parametrize("path, lifetime_s", [("another", 600), ("", -600)])
 async def test_signature_for_elsewhere_or_of_the_past_opens_nothing(
-    new_client: Callable[..., Client],
-    server: ServerProcess,
-    queue: str,
-    path: str,
-    lifetime_s: int,
+    new_client: Callable[..., Client], server: ServerProcess, queue: str, path: str, lifetime_s: int
 ) -> None:  # M-12
     client = new_client(token_string(server, path, lifetime_s), retry_total=0)
     with pytest.raises(ServiceBusAuthenticationError):

@@ -312,10 +312,7 @@ async def test_scheduled_messages_of_a_topic_are_peeked_by_request(
         await sender.send_messages(ServiceBusMessage(b"now"))
     async with await BusConnection.open(server.connection_string) as connection:
         node = await ManagementNode.open(connection, topic)
-        peek: dict[object, object] = {
-            "from-sequence-number": numbers[1],
-            "message-count": Int(10),
-        }
+        peek: dict[object, object] = {"from-sequence-number": numbers[1], "message-count": Int(10)}
         answer = await node.request("com.microsoft:peek-message", peek)
     entries = answer["messages"]
     assert isinstance(entries, list)

@@ -9,15 +9,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 from tests.interop.administration import connect
-from tests.interop.outage import (
-    KEYS,
-    RECEIVE_S,
-    Bus,
-    peek_all,
-    run_server,
-    text_of,
-    until,
-)
+from tests.interop.outage import KEYS, RECEIVE_S, Bus, peek_all, run_server, text_of, until
 from twinbus.entities.partitions import PARTITION_COUNT, hash_key, partition_of
 
 pytestmark = pytest.mark.feature("available.supervision")

@@ -17,10 +17,7 @@ from twinbus.testing.server import ServerProcess
 
 __all__ = ["node_modules"]  # a fixture
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.feature("transport.websocket"),
-]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.feature("transport.websocket")]
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,7 @@ from pyspark.sql.types import StructField, StructType
 from twinbus.amqp.encoding import encode_list, encode_map, encode_uint, encode_value
 from twinbus.amqp.types import Symbol, Timestamp
 from twinbus.message.plain import data_section
-from twinbus.message.sections import (
-    APPLICATION_PROPERTIES,
-    HEADER,
-    MESSAGE_ANNOTATIONS,
-    PROPERTIES,
-)
+from twinbus.message.sections import APPLICATION_PROPERTIES, HEADER, MESSAGE_ANNOTATIONS, PROPERTIES
 from twinbus.message.stored import TTL_UINT_MAX
 from twinbus.pipeline.schema import BY_NAME, arrow_type
 from twinbus.pipeline.sink.encoding import MessageEncoder

@@ -10,11 +10,7 @@ from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusReceivedMessage
-from azure.servicebus.amqp import (
-    AmqpAnnotatedMessage,
-    AmqpMessageHeader,
-    AmqpMessageProperties,
-)
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -77,11 +73,7 @@ def test_both_ways_come_to_the_same(
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    message=messages(),
-    name=st.sampled_from(sorted(RESERVED)),
-    value=st.sampled_from(DAMAGE),
-)
+@given(message=messages(), name=st.sampled_from(sorted(RESERVED)), value=st.sampled_from(DAMAGE))
 def test_what_is_damaged_is_refused_for_the_same_reason(
     message: AmqpAnnotatedMessage, name: str, value: Any
 ) -> None:

@@ -52,8 +52,7 @@ COMPARED = st.one_of(
 CONDITIONS: st.SearchStrategy[Tree] = st.recursive(
     COMPARED,
     lambda inner: st.one_of(
-        st.tuples(st.sampled_from(["AND", "OR"]), inner, inner),
-        st.tuples(st.just("NOT"), inner),
+        st.tuples(st.sampled_from(["AND", "OR"]), inner, inner), st.tuples(st.just("NOT"), inner)
     ),
     max_leaves=6,
 )
@@ -103,9 +102,7 @@ def compared(operator: object, left: object, right: object) -> bool | None:
     assert isinstance(left, int | str)
     assert isinstance(right, type(left))
     below, above = left < right, left > right  # type: ignore[operator]
-    return bool(
-        {"<": below, "<=": not above, ">": above, ">=": not below}[str(operator)],
-    )
+    return bool({"<": below, "<=": not above, ">": above, ">=": not below}[str(operator)])
 
 
 def any_of(results: list[bool | None]) -> bool | None:

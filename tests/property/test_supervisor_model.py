@@ -21,11 +21,7 @@ from twinbus.host.brokers.supervisor import (
     Start,
     Supervisor,
 )
-from twinbus.limits import (
-    BROKER_BEAT_MS,
-    BROKER_PAUSE_MS_MAX,
-    BROKER_WELL_MS,
-)
+from twinbus.limits import BROKER_BEAT_MS, BROKER_PAUSE_MS_MAX, BROKER_WELL_MS
 
 NONE = -1
 

@@ -220,9 +220,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     data_dir = tmp_path_factory.mktemp("matrix") / "data"
     data_dir.mkdir()
     store_identity(
-        data_dir,
-        Identity("access", (ROOT, SENDING, LISTENING)),
-        Identity("other", (OTHER_ROOT,)),
+        data_dir, Identity("access", (ROOT, SENDING, LISTENING)), Identity("other", (OTHER_ROOT,))
     )
     with ServerProcess(data_dir) as process:
         own = {right: f"own-{right}" for right in (SEND, LISTEN, MANAGE)}

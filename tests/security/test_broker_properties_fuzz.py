@@ -106,8 +106,7 @@ def test_any_bytes_as_a_batch(body: bytes) -> None:
 
 
 entries = st.fixed_dictionaries(
-    {},
-    optional={"Body": values, "BrokerProperties": objects | values, "UserProperties": values},
+    {}, optional={"Body": values, "BrokerProperties": objects | values, "UserProperties": values}
 )
 
 

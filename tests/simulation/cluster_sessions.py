@@ -1,13 +1,6 @@
 """Clients of a simulated cluster that accept sessions, and all clients of a schedule together."""
 
-from tests.simulation.cluster_clients import (
-    PLACES,
-    Link,
-    Receiver,
-    World,
-    ignore,
-    is_unknown,
-)
+from tests.simulation.cluster_clients import PLACES, Link, Receiver, World, ignore, is_unknown
 from tests.simulation.cluster_judge import SessionStates
 from tests.simulation.cluster_senders import Sender
 from twinbus.entities.commands import (

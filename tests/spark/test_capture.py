@@ -179,11 +179,7 @@ def test_captured_compacted_and_replayed(
         assert [message.message_id for message in got] == [f"o{n}" for n in wanted]
         first = got[0]
         assert b"".join(first.body) == f"body {wanted[0]}".encode()
-        assert first.application_properties == {
-            b"number": wanted[0],
-            b"exact": 1.5,
-            b"flag": True,
-        }
+        assert first.application_properties == {b"number": wanted[0], b"exact": 1.5, b"flag": True}
         assert first.time_to_live == timedelta(hours=3)
 
 

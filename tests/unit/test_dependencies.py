@@ -54,7 +54,7 @@ MAY_IMPORT = {
 # The one place that puts the parts together sees all of them.
 OUTERMOST = {"__init__", "__main__", "cli", "testing", "host"}
 EXCEPTIONS = {
-    "server/http/operations/namespaces.py": {"emulator_config"},  # how entities are declared
+    "server/http/operations/namespaces.py": {"emulator_config"}  # how entities are declared
 }
 
 # Inside the two largest rooms: sub-room (or module) → what beside it it may import of the room.

@@ -332,9 +332,7 @@ def transactional(txn_id: bytes, outcome: bytes) -> bytes:
 
 
 def modified(
-    delivery_failed: bool,
-    undeliverable_here: bool,
-    annotations: dict[object, object] | None = None,
+    delivery_failed: bool, undeliverable_here: bool, annotations: dict[object, object] | None = None
 ) -> bytes:
     """The encoded outcome `modified`."""
     return composite(

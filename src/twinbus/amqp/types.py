@@ -132,10 +132,7 @@ class Array(list[object]):
     __slots__ = ("code", "descriptor")
 
     def __init__(
-        self,
-        values: Iterable[object] = (),
-        code: int = -1,
-        descriptor: object = NOT_DESCRIBED,
+        self, values: Iterable[object] = (), code: int = -1, descriptor: object = NOT_DESCRIBED
     ) -> None:
         super().__init__(values)
         self.code = code if code >= 0 else _element_code(self)

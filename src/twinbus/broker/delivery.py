@@ -58,11 +58,7 @@ class Receiver:
     )
 
     def __init__(
-        self,
-        owner: Owner,
-        queue: Queue,
-        description: ReceiverDescription,
-        sink: Sink,
+        self, owner: Owner, queue: Queue, description: ReceiverDescription, sink: Sink
     ) -> None:
         self._owner = owner
         self.queue = queue

@@ -45,20 +45,14 @@ class ManagementNode:
         return cls(address, requests, answers)
 
     async def request(
-        self,
-        operation: str,
-        body: dict[object, object],
-        wait_s: float = ANSWER_DURATION_S_MAX,
+        self, operation: str, body: dict[object, object], wait_s: float = ANSWER_DURATION_S_MAX
     ) -> dict[str, object]:
         """Ask, and give the map of the answer; it is empty when there was nothing to tell."""
         answer = await self._ask(operation, body, wait_s)
         return read_map(answer.data, answer.body_at, answer.body_end)[0]
 
     async def request_messages(
-        self,
-        operation: str,
-        body: dict[object, object],
-        wait_s: float = ANSWER_DURATION_S_MAX,
+        self, operation: str, body: dict[object, object], wait_s: float = ANSWER_DURATION_S_MAX
     ) -> tuple[list[bytes], dict[str, object]]:
         """As `request`, with the answer's messages apart: encoded, and not looked into."""
         answer = await self._ask(operation, body, wait_s)

@@ -65,10 +65,7 @@ def _over_time(timeline: Timeline) -> list[Html]:
         for mark in timeline.marks
         if mark.act is not Act.STAGE and mark.time_s <= times[-1]
     ]
-    series = [
-        Series("sent (accepted)", sent, "s1"),
-        Series("arrived", arrived, "s2"),
-    ]
+    series = [Series("sent (accepted)", sent, "s1"), Series("arrived", arrived, "s2")]
     title = "Sends go on through the outage; what waited arrives afterwards"
     rates = lines(times, series, title, "messages a second", _seconds, _SINCE, marks)
     at, depths = timeline.depths()

@@ -244,12 +244,7 @@ class SessionQueue(SessionedQueue):
         return super().receive_deferred(subqueue, sequence_numbers, receive_mode, now)
 
     def receive_deferred_of(
-        self,
-        session_id: str,
-        grant: int,
-        sequence_numbers: list[int],
-        receive_mode: int,
-        now: Now,
+        self, session_id: str, grant: int, sequence_numbers: list[int], receive_mode: int, now: Now
     ) -> list[Message]:
         """Receive deferred messages of a held session by number, all or none."""
         self.held_session(session_id, grant, now)

@@ -84,9 +84,7 @@ class SinkWrapper:
 
 
 def submit_admitted(
-    link: StoreLink,
-    commands: list[Command],
-    refusal: Callable[[Command], ServiceError | None],
+    link: StoreLink, commands: list[Command], refusal: Callable[[Command], ServiceError | None]
 ) -> None:
     """Pass on what is not refused; who is refused hears so at once."""
     admitted: list[Command] = []

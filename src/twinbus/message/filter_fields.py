@@ -59,10 +59,7 @@ _ANNOTATIONS: Final = {
     b"x-opt-via-partition-key": "viapartitionkey",
     b"x-opt-scheduled-enqueue-time": "scheduledenqueuetimeutc",
 }
-_KEYS: Final = {
-    "partitionkey": "x-opt-partition-key",
-    "viapartitionkey": "x-opt-via-partition-key",
-}
+_KEYS: Final = {"partitionkey": "x-opt-partition-key", "viapartitionkey": "x-opt-via-partition-key"}
 
 
 class StoredMessageCodec:

@@ -91,12 +91,7 @@ def encode_stored(
 ) -> bytes:
     """The stored form.  The small parts first: the body is then copied once."""
     head = STORED_HEAD.pack(
-        STORED_VERSION,
-        DURABLE if durable else 0,
-        priority,
-        element_count,
-        len(annotations),
-        ttl_ms,
+        STORED_VERSION, DURABLE if durable else 0, priority, element_count, len(annotations), ttl_ms
     )
     return head + annotations + properties + bare
 
@@ -132,11 +127,7 @@ def _head_of(stored: bytes) -> _Head:
 
 
 def delivered_head(
-    stored: bytes,
-    sequence_number: int,
-    enqueued_ms: int,
-    delivery_count: int,
-    locked_until_ms: int,
+    stored: bytes, sequence_number: int, enqueued_ms: int, delivery_count: int, locked_until_ms: int
 ) -> bytes:
     """What a receiver gets in front of `stored[STORED_HEAD_BYTES:]`.
 

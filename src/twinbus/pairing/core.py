@@ -54,11 +54,7 @@ class Pairing:
     """The shared part of a paired client."""
 
     def __init__(
-        self,
-        settings: Settings,
-        queues: list[str],
-        chance: random.Random,
-        now: Callable[[], float],
+        self, settings: Settings, queues: list[str], chance: random.Random, now: Callable[[], float]
     ) -> None:
         self.settings = settings
         self.chance = chance
@@ -75,10 +71,7 @@ class Pairing:
         found = self._entities.get(folded)
         if found is None:
             found = self._entities[folded] = EntityFailover(
-                name,
-                self.settings.failover_interval_s,
-                self.settings.ping_interval_s,
-                self._events,
+                name, self.settings.failover_interval_s, self.settings.ping_interval_s, self._events
             )
         return found
 

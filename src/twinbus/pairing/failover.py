@@ -57,21 +57,14 @@ _RECOVERING: Final = State.RECOVERING
 
 # Where a state has no line for a trigger, nothing happens.
 TRANSITIONS: Final[dict[State, dict[Trigger, State]]] = {
-    _HEALTHY: {
-        Trigger.FAILED: _FAILING,
-        Trigger.FAILED_AT_ONCE: _OVER,
-        Trigger.FORCED_OVER: _OVER,
-    },
+    _HEALTHY: {Trigger.FAILED: _FAILING, Trigger.FAILED_AT_ONCE: _OVER, Trigger.FORCED_OVER: _OVER},
     _FAILING: {
         Trigger.SUCCEEDED: _HEALTHY,
         Trigger.INTERVAL_PASSED: _OVER,
         Trigger.FORCED_OVER: _OVER,
         Trigger.FORCED_BACK: _HEALTHY,
     },
-    _OVER: {
-        Trigger.PINGED: _RECOVERING,
-        Trigger.FORCED_BACK: _RECOVERING,
-    },
+    _OVER: {Trigger.PINGED: _RECOVERING, Trigger.FORCED_BACK: _RECOVERING},
     _RECOVERING: {
         Trigger.SUCCEEDED: _HEALTHY,
         Trigger.FAILED: _FAILING,
@@ -85,11 +78,7 @@ class EntityFailover:
     """The state of one entity, shared by all its senders of a pairing."""
 
     def __init__(
-        self,
-        entity: str,
-        failover_interval_s: float,
-        ping_interval_s: float,
-        events: list[Event],
+        self, entity: str, failover_interval_s: float, ping_interval_s: float, events: list[Event]
     ) -> None:
         self.entity = entity
         self.state = State.HEALTHY

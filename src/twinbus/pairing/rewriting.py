@@ -238,10 +238,7 @@ def _text(name: str | bytes) -> str:
 
 
 def _timespan(milliseconds: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    return (
-        {TYPE: "SYMBOL", VALUE: TIMESPAN},
-        {TYPE: "LONG", VALUE: milliseconds * TICKS_PER_MS},
-    )
+    return ({TYPE: "SYMBOL", VALUE: TIMESPAN}, {TYPE: "LONG", VALUE: milliseconds * TICKS_PER_MS})
 
 
 def _body(message: AmqpAnnotatedMessage) -> dict[str, Any]:

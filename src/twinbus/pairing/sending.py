@@ -256,11 +256,7 @@ def _can_be_encoded(messages: Sequence[AmqpAnnotatedMessage]) -> bool:
 
 
 def _to_backlog(
-    pairing: Pairing,
-    sender: SenderState,
-    parcel: Parcel,
-    time_utc: dt.datetime | None,
-    call: _Call,
+    pairing: Pairing, sender: SenderState, parcel: Parcel, time_utc: dt.datetime | None, call: _Call
 ) -> Flow[None]:
     """Rewritten, in as few sends as they fit in, all to this sender's queue if it takes them."""
     entity = pairing.entity(sender.entity)
@@ -272,10 +268,7 @@ def _to_backlog(
 
 
 def _rewritten(
-    pairing: Pairing,
-    sender: SenderState,
-    parcel: Parcel,
-    time_utc: dt.datetime | None,
+    pairing: Pairing, sender: SenderState, parcel: Parcel, time_utc: dt.datetime | None
 ) -> list[tuple[AmqpAnnotatedMessage, int]]:
     """Each message with its size; raises before anything is sent if one is too large (P-12)."""
     limit = sender.backlog_limit_bytes

@@ -116,10 +116,7 @@ class Syphon:
     """The backlog queues of one pair; how their destinations are is known to all flows."""
 
     def __init__(
-        self,
-        settings: SyphonSettings,
-        now: Callable[[], float],
-        utc_now: Callable[[], dt.datetime],
+        self, settings: SyphonSettings, now: Callable[[], float], utc_now: Callable[[], dt.datetime]
     ) -> None:
         self._settings = settings
         self._now = now
@@ -215,9 +212,7 @@ class Syphon:
                 continue
             try:
                 restored = restore(
-                    message.raw_amqp_message,
-                    self._utc_now(),
-                    self._settings.restored_time_to_live,
+                    message.raw_amqp_message, self._utc_now(), self._settings.restored_time_to_live
                 )
             except UnrestorableMessageError as error:
                 yield from self._dead_letter(cycle, message, error.reason, error.description)

@@ -72,11 +72,7 @@ class Scene:
         return locks_of(self.queue.lock_next(subqueue, count, self.now))
 
     def settle(
-        self,
-        locks: list[Lock],
-        outcome: int,
-        overlay: Overlay | None = None,
-        subqueue: int = MAIN,
+        self, locks: list[Lock], outcome: int, overlay: Overlay | None = None, subqueue: int = MAIN
     ) -> list[str | None]:
         """Settle; returns the name of the error for each lock."""
         results = self.queue.settle(subqueue, locks, outcome, overlay, self.now)

@@ -4,12 +4,7 @@ import pytest
 
 from tests.unit.entities.scene import Scene, SessionScene, numbers_of
 from twinbus.entities.carried import JOURNAL, CarriedNumbers
-from twinbus.entities.commands import (
-    ABANDON,
-    TRANSFER_DEAD_LETTER,
-    Send,
-    Settle,
-)
+from twinbus.entities.commands import ABANDON, TRANSFER_DEAD_LETTER, Send, Settle
 from twinbus.entities.descriptions import SEND_DISABLED, QueueDescription, TopicDescription
 from twinbus.entities.facts import DEAD_LETTER, MAIN, Carried, Fact, Stored, Together
 from twinbus.entities.facts import TRANSFER_DEAD_LETTER as TRANSFER_QUEUE

@@ -4,11 +4,7 @@ import pytest
 
 from tests.unit.entities.scene import Scene, locks_of, numbers_of, overview
 from twinbus.entities.commands import ABANDON, COMPLETE, DEAD_LETTER, DEFER, Peek, Settle
-from twinbus.entities.descriptions import (
-    SEND_DISABLED,
-    QueueDescription,
-    SubscriptionDescription,
-)
+from twinbus.entities.descriptions import SEND_DISABLED, QueueDescription, SubscriptionDescription
 from twinbus.entities.facts import DEAD_LETTER as DLQ
 from twinbus.entities.facts import MAIN
 from twinbus.entities.facts import TRANSFER_DEAD_LETTER as TRANSFER

@@ -4,14 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.entities.scene import (
-    UTC_MS,
-    Scene,
-    copy_fact,
-    copy_message,
-    message_view,
-    overview,
-)
+from tests.unit.entities.scene import UTC_MS, Scene, copy_fact, copy_message, message_view, overview
 from twinbus.entities.commands import (
     ABANDON,
     COMPLETE,
@@ -121,8 +114,7 @@ def test_a_rebuilt_queue_goes_on_as_the_first_would() -> None:
 def test_expiries_and_schedules_survive_a_restart() -> None:
     scene = Scene(DESCRIPTION)
     scene.send(
-        NewMessage(b"a", time_to_live_ms=5_000),
-        NewMessage(b"b", scheduled_ms=UTC_MS + 3_000),
+        NewMessage(b"a", time_to_live_ms=5_000), NewMessage(b"b", scheduled_ms=UTC_MS + 3_000)
     )
     scene.crash()
     assert scene.queue.next_due_ms(scene.now) == 3_000

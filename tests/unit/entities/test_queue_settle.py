@@ -18,12 +18,7 @@ from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import DEAD_LETTER as DLQ
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import ACTIVE, DEFERRED, NewMessage, Overlay
-from twinbus.errors import (
-    EntityDisabled,
-    InvalidOperation,
-    MessageLockLost,
-    QuotaExceeded,
-)
+from twinbus.errors import EntityDisabled, InvalidOperation, MessageLockLost, QuotaExceeded
 
 LOST = "MessageLockLost"
 DESCRIPTION = QueueDescription(lock_duration_ms=10_000, max_delivery_count=3)

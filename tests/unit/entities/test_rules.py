@@ -203,12 +203,7 @@ def test_each_rule_with_an_action_makes_its_own_copy() -> None:
         rule(4, 5, "", "SET d = 4"),
         rule(6, 5, "a = 2", "SET e = 5"),
     )
-    assert found(index, a=1) == [
-        (5, 0, None),
-        (5, 2, {"b": 2}),
-        (5, 3, {"c": 3}),
-        (5, 4, {"d": 4}),
-    ]
+    assert found(index, a=1) == [(5, 0, None), (5, 2, {"b": 2}), (5, 3, {"c": 3}), (5, 4, {"d": 4})]
     assert found(index) == [(5, 0, None), (5, 4, {"d": 4})]
 
 

@@ -161,8 +161,7 @@ def test_decimal_nan() -> None:
 
 
 @pytest.mark.parametrize(
-    "sent,text",
-    [("x", "x"), (ID, str(ID)), (ULong(17), "17"), (b"\x01\xff", "01ff"), ("", "")],
+    "sent,text", [("x", "x"), (ID, str(ID)), (ULong(17), "17"), (b"\x01\xff", "01ff"), ("", "")]
 )
 def test_ids_of_every_type_have_a_text(sent: object, text: str) -> None:
     stored = message(Properties(message_id=sent, correlation_id=sent))

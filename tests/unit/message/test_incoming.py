@@ -8,11 +8,7 @@ from tests.unit.server.wired import Scene
 from twinbus.amqp.types import Symbol, Timestamp, ULong
 from twinbus.entities.descriptions import QueueDescription, TopicDescription
 from twinbus.entities.message import NEVER_MS, NewMessage
-from twinbus.errors import (
-    ArgumentOutOfRange,
-    InvalidOperation,
-    MessageSizeExceeded,
-)
+from twinbus.errors import ArgumentOutOfRange, InvalidOperation, MessageSizeExceeded
 from twinbus.message.incoming import new_message
 from twinbus.message.message_id import MessageIds
 from twinbus.message.plain import Properties, data_section, encode_message

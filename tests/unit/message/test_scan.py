@@ -565,10 +565,7 @@ def test_a_message_of_the_sdk() -> None:
 def test_every_body_of_the_sdk(body: dict[str, Any]) -> None:
     data = sdk_bytes(
         AmqpAnnotatedMessage(
-            **body,
-            delivery_annotations={"d": 1},
-            annotations={"a": "x"},
-            footer={"f": 1},
+            **body, delivery_annotations={"d": 1}, annotations={"a": "x"}, footer={"f": 1}
         )
     )
     scanned = scan(data)

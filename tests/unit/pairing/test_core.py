@@ -82,11 +82,7 @@ def test_failover_is_per_entity() -> None:
     clock.now = 30.0
     assert pairing.tick() == []
     states = {name: each.state for name, each in pairing.status().entities.items()}
-    assert states == {
-        "bills": State.HEALTHY,
-        "orders": State.FAILED_OVER,
-        "topic": State.FAILING,
-    }
+    assert states == {"bills": State.HEALTHY, "orders": State.FAILED_OVER, "topic": State.FAILING}
     assert pairing.next_deadline() == 35.0
     clock.now = 40.0
     assert pairing.tick() == ["orders"]

@@ -10,12 +10,7 @@ from twinbus.limits import PAIR_REPORT_BYTES_MAX
 from twinbus.pairing import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing.blocking._posting import posts_of
 from twinbus.pairing.events import BacklogQueueStatus, EntityStatus, PairingStatus, State
-from twinbus.pairing.reporting import (
-    Destination,
-    destination_of,
-    is_twinbus,
-    report_of,
-)
+from twinbus.pairing.reporting import Destination, destination_of, is_twinbus, report_of
 from twinbus.server.http.page.pair_reports import read_report
 
 pytestmark = pytest.mark.feature("page.pairs")

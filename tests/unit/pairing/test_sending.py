@@ -31,14 +31,7 @@ from twinbus.pairing.parcels import collect
 from twinbus.pairing.rewriting import encoded_size
 from twinbus.pairing.rules import PATH, PRODUCER_KEY, SCHEDULED_TIME
 from twinbus.pairing.sending import SenderState, after, batch_bytes, schedule, send, shortcut
-from twinbus.pairing.steps import (
-    Flow,
-    Pause,
-    ScheduleOnPrimary,
-    SendToBacklog,
-    SendToPrimary,
-    Step,
-)
+from twinbus.pairing.steps import Flow, Pause, ScheduleOnPrimary, SendToBacklog, SendToPrimary, Step
 from twinbus.pairing.value_types import time_of
 
 DOWN = ServiceBusConnectionError()

@@ -92,12 +92,7 @@ class MemoryBus:
         self.open_sender(path, halves=False).submit(messages).wait()
 
     def open_sender(
-        self,
-        path: str,
-        *,
-        retry: bool = False,
-        batch_bytes: int = 1 << 20,
-        halves: bool = True,
+        self, path: str, *, retry: bool = False, batch_bytes: int = 1 << 20, halves: bool = True
     ) -> "MemorySender":
         assert not halves, "a mover finds out by itself which message is at fault"
         del retry, batch_bytes

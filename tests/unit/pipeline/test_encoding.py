@@ -126,10 +126,7 @@ def test_a_row_as_it_was_read_can_be_written() -> None:
 def test_long_texts_and_many_properties_take_the_wide_forms() -> None:
     properties = [(f"name-{number}", "v" * 100) for number in range(50)]
     message = decode(
-        body=b"y" * 70_000,
-        subject="s" * 300,
-        to="t" * 100,
-        application_properties=properties,
+        body=b"y" * 70_000, subject="s" * 300, to="t" * 100, application_properties=properties
     )
     assert message.properties.subject == "s" * 300 and message.properties.to == "t" * 100
     assert message.application_properties == dict(properties) and message.body == b"y" * 70_000

@@ -7,13 +7,7 @@ from twinbus.amqp.types import Timestamp
 from twinbus.client.blocking import CannotConnect
 from twinbus.client.links import ConnectionLost
 from twinbus.clock import Now
-from twinbus.errors import (
-    EntityDisabled,
-    InvalidOperation,
-    ServerBusy,
-    TwinbusError,
-    Unauthorized,
-)
+from twinbus.errors import EntityDisabled, InvalidOperation, ServerBusy, TwinbusError, Unauthorized
 from twinbus.message.plain import Properties, data_section, decode_message, encode_message
 from twinbus.pipeline.syphon.mover import Memory, Mover, lines_of, parts_of
 from twinbus.pipeline.syphon.restoring import RestoredBytes

@@ -50,10 +50,7 @@ def test_everything() -> None:
         operations="standard",
         maxBatchBytes="1000",
     )
-    assert options.paths == (
-        "orders/$DeadLetterQueue",
-        "topic/Subscriptions/all/$DeadLetterQueue",
-    )
+    assert options.paths == ("orders/$DeadLetterQueue", "topic/Subscriptions/all/$DeadLetterQueue")
     assert options.starting is not None
     assert options.starting.runs("orders/$deadletterqueue/0") == ((1, 3),)
     assert options.ending is None

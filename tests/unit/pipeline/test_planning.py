@@ -72,10 +72,7 @@ def test_dividing_neither_loses_nor_repeats(
     sizes: list[int], runs: Runs, task_count: int, splits: bool
 ) -> None:
     end = Offset(
-        {
-            **{f"orders/{p}": first_of(p) + size for p, size in enumerate(sizes)},
-            DEAD_KEY: runs,
-        }
+        {**{f"orders/{p}": first_of(p) + size for p, size in enumerate(sizes)}, DEAD_KEY: runs}
     )
     tasks = tasks_between(Offset(), end, SPELLED)
     parts = divided(tasks, task_count, splits)

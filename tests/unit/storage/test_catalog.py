@@ -8,12 +8,7 @@ import pytest
 from twinbus.entities.catalog_entry import MAKING, REMOVING, THERE, CatalogEntry
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.errors import DirectoryInUse, LogDamaged, StorageError, Unavailable
-from twinbus.storage.catalog import (
-    FILE_NAME,
-    NEW_FILE_NAME,
-    SUPERSEDED_BYTES_MAX,
-    CatalogFile,
-)
+from twinbus.storage.catalog import FILE_NAME, NEW_FILE_NAME, SUPERSEDED_BYTES_MAX, CatalogFile
 from twinbus.storage.disk import OsDisk
 from twinbus.storage.log import SECTOR_SIZE
 from twinbus.testing.disk import SimDisk

@@ -11,13 +11,7 @@ from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import DEAD_LETTER, MAIN
 from twinbus.entities.message import NewMessage, Overlay
 from twinbus.errors import LogDamaged
-from twinbus.storage.maintenance import (
-    IDLE_MS,
-    MakeSpare,
-    PrepareSegment,
-    ReserveSegment,
-    Retire,
-)
+from twinbus.storage.maintenance import IDLE_MS, MakeSpare, PrepareSegment, ReserveSegment, Retire
 from twinbus.storage.snapshot import TEMPORARY_NAME
 from twinbus.testing.disk import CrashMode, SimDisk
 

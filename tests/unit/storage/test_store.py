@@ -12,12 +12,7 @@ from twinbus.entities.commands import COMPLETE
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import MAIN, Stored
 from twinbus.entities.message import NewMessage
-from twinbus.errors import (
-    DirectoryInUse,
-    EntityAlreadyExists,
-    LogPoisoned,
-    StorageError,
-)
+from twinbus.errors import DirectoryInUse, EntityAlreadyExists, LogPoisoned, StorageError
 from twinbus.limits import SEGMENT_SIZE_BYTES
 from twinbus.storage.store import Store
 from twinbus.testing.disk import CrashMode, PowerCut, SimDisk

@@ -84,11 +84,7 @@ def run(options: argparse.Namespace) -> int:
         raise Nonsense(f"{options.connections} connections; take {CONNECTIONS_MAX} at most")
     with _bus(options) as text, _queue(options, text) as queue:
         settings = Settings(
-            queue,
-            options.size,
-            options.duration / 1_000,
-            options.connections,
-            options.in_flight,
+            queue, options.size, options.duration / 1_000, options.connections, options.in_flight
         )
         parts = asyncio.run(_measure(text, settings))
     place = "a bus of its own" if _is_temporary(options) else ConnectionString.parse(text).authority

@@ -100,12 +100,7 @@ def _document(found: "Bill", prices: Prices) -> dict[str, object]:
         }
         for day in found.days
     ]
-    return {
-        **common,
-        "rows_left_out": found.rows_left_out,
-        "days": days,
-        "damaged": found.damaged,
-    }
+    return {**common, "rows_left_out": found.rows_left_out, "days": days, "damaged": found.damaged}
 
 
 def _print(found: "Bill", prices: Prices) -> None:

@@ -137,10 +137,7 @@ def _ledger(
 
 
 def _refuse_empty(outcome: "Outcome", options: argparse.Namespace) -> None:
-    for side, is_empty in (
-        ("sent", outcome.is_sent_empty),
-        ("arrived", outcome.is_arrived_empty),
-    ):
+    for side, is_empty in (("sent", outcome.is_sent_empty), ("arrived", outcome.is_arrived_empty)):
         if is_empty:
             shown = ", ".join(getattr(options, side))
             raise ConfigError(f"--{side} {shown}: nothing is there; --allow-empty if that is right")

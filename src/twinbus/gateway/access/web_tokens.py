@@ -107,10 +107,7 @@ class WebTokens:
 def _claims_signed_by(issuer_key: IssuerKey, token: str) -> dict[str, Any] | None:
     try:
         claims: dict[str, Any] = jwt.decode(
-            token,
-            issuer_key.key,
-            algorithms=list(issuer_key.algorithms),
-            options=_SIGNATURE_ONLY,
+            token, issuer_key.key, algorithms=list(issuer_key.algorithms), options=_SIGNATURE_ONLY
         )
     except (jwt.InvalidSignatureError, jwt.InvalidAlgorithmError):
         return None

@@ -36,12 +36,7 @@ log = logging.getLogger("twinbus.server")
 
 # Which of a disk's counts is a kind's own.
 _DISK_KINDS: Final = {SLOW_STORE.name: 0, FAIL_STORE.name: 1, FULL_STORE.name: 2}
-_CONNECTION_KINDS: Final = (
-    CUT_NAMESPACE,
-    REFUSE_CONNECTIONS,
-    DROP_CONNECTIONS,
-    DELAY_CONNECTIONS,
-)
+_CONNECTION_KINDS: Final = (CUT_NAMESPACE, REFUSE_CONNECTIONS, DROP_CONNECTIONS, DELAY_CONNECTIONS)
 
 
 class FaultEffects(Protocol):

@@ -58,9 +58,7 @@ async def _update(namespace: Namespace, declared: Declared) -> None:
             wanted_subscription = _wanted(namespace, subscription.description, before)
             if wanted_subscription != before:
                 await namespace.update_subscription(
-                    topic.name,
-                    subscription.name,
-                    wanted_subscription,
+                    topic.name, subscription.name, wanted_subscription
                 )
             if subscription.rules:
                 await _declare_rules(namespace, topic.name, subscription)

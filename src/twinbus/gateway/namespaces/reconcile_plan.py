@@ -109,9 +109,7 @@ class Plan:
 
 
 def reconcile(
-    entries: Mapping[str, CatalogEntry],
-    listings: Mapping[int, Sequence[Listed]],
-    store_count: int,
+    entries: Mapping[str, CatalogEntry], listings: Mapping[int, Sequence[Listed]], store_count: int
 ) -> Plan:
     """What is to be done, given the lists of all stores that are up.
 

@@ -66,12 +66,7 @@ _MEASURES: Final = (CPU, MEMORY, STORAGE, OPERATIONS)
 # threshold is at four fifths already.
 _LIMITS: Final = (2.0, 1.1, 2.0, 2.0)
 # Receiving and deleting make room in memory and on the disk, so only senders are to wait for it.
-_REFUSED: Final = (
-    (SEND, RECEIVE, MANAGE),
-    (SEND,),
-    (SEND,),
-    (SEND, RECEIVE, MANAGE),
-)
+_REFUSED: Final = ((SEND, RECEIVE, MANAGE), (SEND,), (SEND,), (SEND, RECEIVE, MANAGE))
 _RELIEF: Final = 0.9  # a level ends when the measure is below this part of it,
 _RELIEF_SAMPLES: Final = 3  # so many times in a row: else a server at its threshold would flicker
 _WINDOW_MS: Final = 1_000

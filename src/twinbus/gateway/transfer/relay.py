@@ -102,11 +102,7 @@ class Relays:
     """All relays of a gateway."""
 
     def __init__(
-        self,
-        links: Sequence[StoreLink],
-        directory: Directory,
-        clock: Clock,
-        codec: MessageCodec,
+        self, links: Sequence[StoreLink], directory: Directory, clock: Clock, codec: MessageCodec
     ) -> None:
         self._links = links
         self._directory = directory

@@ -76,11 +76,7 @@ class RemoteReceiver:
     """One receiver; implements `links.Receiving`."""
 
     def __init__(
-        self,
-        home: Home,
-        keeper: Keeper,
-        description: ReceiverDescription,
-        sink: Sink,
+        self, home: Home, keeper: Keeper, description: ReceiverDescription, sink: Sink
     ) -> None:
         self._home = home
         self._keeper = keeper

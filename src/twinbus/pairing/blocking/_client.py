@@ -93,13 +93,7 @@ class PairedServiceBusClient(PairedClientBase[PairedSender, ServiceBusReceiver, 
         self._threads: BlockingSyphon | None = None
         if options.enable_syphon:
             self._threads = BlockingSyphon(
-                self._syphon,
-                queues,
-                primary,
-                secondary,
-                self._lock,
-                self._dispatch,
-                self._closing,
+                self._syphon, queues, primary, secondary, self._lock, self._dispatch, self._closing
             )
         self._senders: WeakSet[PairedSender] = WeakSet()
         self._reporter = Reporter(posts, self._report)

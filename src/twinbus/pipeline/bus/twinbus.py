@@ -126,11 +126,7 @@ class TwinbusBus(PlainBus):
 
 
 def _selection(first: int, end: int) -> dict[object, object]:
-    return {
-        "states": list(_STATES),
-        "from-sequence-number": first,
-        "to-sequence-number": end,
-    }
+    return {"states": list(_STATES), "from-sequence-number": first, "to-sequence-number": end}
 
 
 def _next(answer: dict[str, object], end: int) -> int:

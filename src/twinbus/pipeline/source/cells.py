@@ -123,11 +123,7 @@ class Cells:
     """
 
     def __init__(
-        self,
-        names: Sequence[str],
-        wanted: Runs | None,
-        since_ms: int | None,
-        until_ms: int | None,
+        self, names: Sequence[str], wanted: Runs | None, since_ms: int | None, until_ms: int | None
     ) -> None:
         self._wanted = wanted
         self._since_ms = since_ms

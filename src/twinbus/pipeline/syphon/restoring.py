@@ -238,13 +238,7 @@ def _restored(
         footer,
     ]
     return RestoredBytes(
-        number,
-        enqueued_ms,
-        waiting.path,
-        b"".join(whole),
-        waiting.session_id,
-        partition_key,
-        key,
+        number, enqueued_ms, waiting.path, b"".join(whole), waiting.session_id, partition_key, key
     )
 
 

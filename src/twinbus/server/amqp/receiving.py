@@ -79,11 +79,7 @@ class ReceivingLink:
             number = message.sequence_number
             if message.overlay is None and message.state == ACTIVE:
                 head = delivered_head(
-                    body,
-                    number,
-                    message.enqueued_ms,
-                    message.delivery_count,
-                    locked_until_utc_ms,
+                    body, number, message.enqueued_ms, message.delivery_count, locked_until_utc_ms
                 )
                 rest = body[STORED_HEAD_BYTES:]
             else:

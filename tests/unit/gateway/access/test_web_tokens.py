@@ -16,13 +16,7 @@ from hypothesis import strategies as st
 
 from twinbus.errors import ConfigError, Unauthorized
 from twinbus.gateway.access.shared_access import LISTEN, MANAGE, RIGHTS, SEND
-from twinbus.gateway.access.web_tokens import (
-    CLOCK_SKEW_S,
-    KEYS_MAX,
-    ROLES,
-    WebTokens,
-    read_keys,
-)
+from twinbus.gateway.access.web_tokens import CLOCK_SKEW_S, KEYS_MAX, ROLES, WebTokens, read_keys
 from twinbus.limits import JWT_CHARS_MAX
 
 pytestmark = pytest.mark.feature("access.jwt")
@@ -52,12 +46,7 @@ def web_key(key: Any, **fields: str) -> dict[str, Any]:
 
 
 KEY_SET = json.dumps({"keys": [web_key(RSA_KEY, kid="rsa"), web_key(EC_KEY, kid="ec")]})
-CLAIMS = {
-    "iss": ISSUER,
-    "aud": AUDIENCE,
-    "exp": LATER_S,
-    "roles": ["Azure Service Bus Data Owner"],
-}
+CLAIMS = {"iss": ISSUER, "aud": AUDIENCE, "exp": LATER_S, "roles": ["Azure Service Bus Data Owner"]}
 TOKENS = WebTokens(ISSUER, [AUDIENCE, "api://bus"], read_keys(KEY_SET, "keys.json"))
 
 
@@ -229,8 +218,7 @@ def jws(claims: dict[str, Any]) -> str:
 
 class TestMalformed:
     @pytest.mark.parametrize(
-        "text",
-        ["eyJ", "eyJ..", "eyJ.eyJ.eyJ", "eyJhbGciOiJSUzI1NiJ9", "eyJhbGciOiJSUzI1NiJ9.é.x"],
+        "text", ["eyJ", "eyJ..", "eyJ.eyJ.eyJ", "eyJhbGciOiJSUzI1NiJ9", "eyJhbGciOiJSUzI1NiJ9.é.x"]
     )
     def test_refused(self, text: str) -> None:
         refusal(text)
@@ -283,9 +271,7 @@ NO_KEYS = {
     "other kind, PEM": pem(ed25519.Ed25519PrivateKey.generate()),
     "damaged PEM": "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
     "private PEM": RSA_KEY.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     ).decode(),
 }
 

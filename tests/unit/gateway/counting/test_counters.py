@@ -23,13 +23,7 @@ from twinbus.entities.commands import (
 )
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.message import Message, NewMessage
-from twinbus.errors import (
-    EntityNotFound,
-    MessageLockLost,
-    ServerBusy,
-    ServiceError,
-    Unavailable,
-)
+from twinbus.errors import EntityNotFound, MessageLockLost, ServerBusy, ServiceError, Unavailable
 from twinbus.gateway.counting.counters import COUNTERS, Enlisted, EntityMetrics, Metrics
 from twinbus.gateway.directory.directory import Directory, Part
 from twinbus.gateway.health.health import BrokerReport, StoreReport

@@ -79,9 +79,7 @@ async def test_what_was_counted_is_written() -> None:
     assert scene.target.is_closed
 
 
-async def test_a_full_disk_is_said_once_and_loses_nothing(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_full_disk_is_said_once_and_loses_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """C-1: counting goes on in memory, an hour at a time, and is written when there is room."""
     scene = Scene()
     scene.target.is_full = True

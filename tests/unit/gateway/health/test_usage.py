@@ -5,12 +5,7 @@ from pathlib import Path
 import pytest
 
 from twinbus.gateway.health.health import BrokerReport, StoreReport
-from twinbus.gateway.health.usage import (
-    Sampler,
-    fitted,
-    memory_in_use,
-    memory_there_is,
-)
+from twinbus.gateway.health.usage import Sampler, fitted, memory_in_use, memory_there_is
 from twinbus.gateway.throttling.throttle import FULL, SEND, Throttle, Usage
 from twinbus.limits import PROFILE_DEFAULT, THRESHOLDS_DEFAULT, Thresholds
 from twinbus.links.store_link import UP

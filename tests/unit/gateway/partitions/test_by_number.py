@@ -226,10 +226,7 @@ def test_bad_numbers_are_refused_as_a_plain_queue_does() -> None:
         (list(range(1_001)), ArgumentOutOfRange),
     ]
     for numbers, expected in cases:
-        for command in (
-            ReceiveDeferred(0, MAIN, numbers, PEEK_LOCK),
-            CancelScheduled(0, numbers),
-        ):
+        for command in (ReceiveDeferred(0, MAIN, numbers, PEEK_LOCK), CancelScheduled(0, numbers)):
             assert type(bus.ask(queue, command).error) is expected
     assert bus.ask(queue, ReceiveDeferred(0, MAIN, [], PEEK_LOCK)).result == []
 

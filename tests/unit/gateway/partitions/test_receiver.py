@@ -4,14 +4,7 @@ import pytest
 
 from tests.unit.broker.harness import SimSink
 from tests.unit.gateway.partitions.partitioned_harness import Bus, SimLink, key_in, new
-from twinbus.entities.commands import (
-    COMPLETE,
-    DEAD_LETTER,
-    RELEASE,
-    DeleteEntities,
-    Peek,
-    Settle,
-)
+from twinbus.entities.commands import COMPLETE, DEAD_LETTER, RELEASE, DeleteEntities, Peek, Settle
 from twinbus.entities.descriptions import RECEIVE_DISABLED, QueueDescription
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTER_QUEUE
 from twinbus.entities.facts import MAIN

@@ -10,14 +10,7 @@ from typing import Any
 from tests.unit.broker.harness import SimSink
 from twinbus.broker.broker import Broker
 from twinbus.broker.remote.stores import Opened, Stores
-from twinbus.entities.commands import (
-    PEEK_LOCK,
-    Command,
-    CreateEntities,
-    NewEntity,
-    Reply,
-    Send,
-)
+from twinbus.entities.commands import PEEK_LOCK, Command, CreateEntities, NewEntity, Reply, Send
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import NewMessage

@@ -3,15 +3,7 @@
 import pytest
 
 from tests.unit.links.remote.pair import World, restarted, up
-from twinbus.entities.commands import (
-    COMPLETE,
-    GetRuntime,
-    Listed,
-    Peek,
-    Runtime,
-    Send,
-    Settle,
-)
+from twinbus.entities.commands import COMPLETE, GetRuntime, Listed, Peek, Runtime, Send, Settle
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import NewMessage
 from twinbus.errors import EntityNotFound, ServiceError, Unavailable

@@ -105,9 +105,7 @@ async def test_send_is_accepted_before_the_detach(client: Client) -> None:
     assert message_count(client.scene) == 3
 
 
-async def test_each_of_several_deliveries_has_its_outcome_before_the_detach(
-    client: Client,
-) -> None:
+async def test_each_of_several_deliveries_has_its_outcome_before_the_detach(client: Client) -> None:
     """Refused together, they are tried one by one; the detach waits for that too."""
     sender = client.attach_sender(SESSIONS)
     for data in (BODY, NO_SESSION, BODY):

@@ -52,10 +52,7 @@ class HealthRequests:
     """Answers `GET /health`."""
 
     def __init__(
-        self,
-        server: RunningServer,
-        faults: Callable[[], list[Fault]],
-        viewers: Viewers,
+        self, server: RunningServer, faults: Callable[[], list[Fault]], viewers: Viewers
     ) -> None:
         self._server = server
         self._faults = faults

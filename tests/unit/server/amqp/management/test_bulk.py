@@ -271,8 +271,7 @@ async def test_a_topic_shows_what_waits_in_it(bench: Bench) -> None:
     bench.scene.harness.create_topic("news")
     later = bench.scene.clock.now().utc_ms + 60_000
     data = encode_message(
-        data_section(b"later"),
-        annotations={"x-opt-scheduled-enqueue-time": Timestamp(later)},
+        data_section(b"later"), annotations={"x-opt-scheduled-enqueue-time": Timestamp(later)}
     )
     bench.client.attach_sender("news").send(b"tag", data, b"", True, None)
     bench.client.pump()

@@ -61,8 +61,7 @@ def test_missing_keys_of_a_known_rule_stay() -> None:
 def test_what_is_written_is_read_again() -> None:
     rules = (SENDER, SharedAccessRule("<&>\"'", ("Listen", "Manage", "Send"), "]]>", "=+/", 3, 4))
     written = write_authorization_rules(rules).replace(
-        "<AuthorizationRules>",
-        f'<AuthorizationRules xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}">',
+        "<AuthorizationRules>", f'<AuthorizationRules xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}">'
     )
     assert read_authorization_rules(fromstring(written), rules, 9) == rules
 

@@ -261,9 +261,7 @@ class TestSubCodes:
     async def test_by_case(self, client: Client) -> None:
         await client.ask("PUT", "/q", document())
         session = document("<RequiresSession>true</RequiresSession>")
-        forward = document(
-            "<RequiresSession>true</RequiresSession><ForwardTo>q</ForwardTo>",
-        )
+        forward = document("<RequiresSession>true</RequiresSession><ForwardTo>q</ForwardTo>")
         for method, path, body, update, status, sub_code in (
             ("PUT", "/t", TOPIC, False, 409, 40900),
             ("PUT", "/t/subscriptions/s", SUBSCRIPTION, False, 409, 40900),
