@@ -40,7 +40,7 @@ from twinbus.entities.rule_descriptions import (
     validate_rule_name,
 )
 from twinbus.errors import ConfigError, ServiceError
-from twinbus.json_lines import Node, parse
+from twinbus.json_lines import JsonNode, parse
 
 FILE_SIZE_BYTES_MAX: Final = 4_194_304  # ten thousand queues take about half of it
 
@@ -108,7 +108,7 @@ class _Reader:
     def __init__(self, file_name: str) -> None:
         self._file_name = file_name
 
-    def document(self, root: Node) -> EmulatorConfig:
+    def document(self, root: JsonNode) -> EmulatorConfig:
         user_config = self._required(
             self._object(root, "the file", ["UserConfig"]), "UserConfig", root
         )
@@ -126,7 +126,7 @@ class _Reader:
             self._fail(node, "a namespace has no Name; with several, each needs one")
         return EmulatorConfig(tuple(found.values()))
 
-    def _namespace(self, node: Node) -> tuple[str | None, Declared]:
+    def _namespace(self, node: JsonNode) -> tuple[str | None, Declared]:
         members = self._object(node, "a namespace", ["Name", "Queues", "Topics"])
         name = None
         if "Name" in members:
@@ -143,12 +143,12 @@ class _Reader:
             self._add_once(entry, taken, "topic", topics[-1].name, None)
         return name, Declared(tuple(queues), tuple(topics))
 
-    def _queue(self, node: Node) -> tuple[str, QueueDescription]:
+    def _queue(self, node: JsonNode) -> tuple[str, QueueDescription]:
         members = self._object(node, "a queue", ["Name", "Properties"])
         name = self._name(members, node, validate_path)
         return name, self._description(members, QueueDescription)
 
-    def _topic(self, node: Node) -> TopicConfig:
+    def _topic(self, node: JsonNode) -> TopicConfig:
         members = self._object(node, "a topic", ["Name", "Properties", "Subscriptions"])
         name = self._name(members, node, validate_path)
         subscriptions: dict[str, SubscriptionConfig] = {}
@@ -158,7 +158,7 @@ class _Reader:
         description = self._description(members, TopicDescription)
         return TopicConfig(name, description, tuple(subscriptions.values()))
 
-    def _subscription(self, node: Node) -> SubscriptionConfig:
+    def _subscription(self, node: JsonNode) -> SubscriptionConfig:
         members = self._object(node, "a subscription", ["Name", "Properties", "Rules"])
         name = self._name(members, node, validate_subscription_name)
         rules: dict[str, RuleDescription] = {}
@@ -168,7 +168,7 @@ class _Reader:
         description = self._description(members, SubscriptionDescription)
         return SubscriptionConfig(name, description, tuple(rules.values()))
 
-    def _rule(self, node: Node) -> RuleDescription:
+    def _rule(self, node: JsonNode) -> RuleDescription:
         members = self._object(node, "a rule", ["Name", "Properties"])
         values: dict[str, object] = {"name": self._name(members, node, validate_rule_name)}
         if "Properties" in members:
@@ -186,7 +186,7 @@ class _Reader:
                 values["action"] = self._expression(properties["Action"], "Action", _action)
         return self._checked(node, "", RuleDescription.from_mapping, values)
 
-    def _check_filter_type(self, properties: dict[str, Node]) -> None:
+    def _check_filter_type(self, properties: dict[str, JsonNode]) -> None:
         """The type, where it is given, and the filter that is there must agree."""
         given = [key for key in FILTERS.values() if key in properties]
         if len(given) > 1:
@@ -199,7 +199,7 @@ class _Reader:
             if given != [wanted]:
                 self._fail(node, f"a filter of this type needs {wanted}; add it")
 
-    def _correlation(self, node: Node) -> dict[str, object]:
+    def _correlation(self, node: JsonNode) -> dict[str, object]:
         known = [*CORRELATION_PROPERTIES, "Properties"]
         members = self._object(node, "CorrelationFilter", known)
         system = {key: self._text(members[key], key) for key in members if key != "Properties"}
@@ -209,20 +209,22 @@ class _Reader:
                 properties[key] = self._plain(key, value)
         return {"system": system, "properties": properties}
 
-    def _expression(self, node: Node, what: str, check: Callable[[str], object]) -> str:
+    def _expression(self, node: JsonNode, what: str, check: Callable[[str], object]) -> str:
         members = self._object(node, what, ["SqlExpression"])
         found = self._required(members, "SqlExpression", node)
         text = self._text(found, "SqlExpression")
         self._checked(found, "SqlExpression: ", check, text)
         return text
 
-    def _name(self, members: dict[str, Node], parent: Node, check: Callable[[str], None]) -> str:
+    def _name(
+        self, members: dict[str, JsonNode], parent: JsonNode, check: Callable[[str], None]
+    ) -> str:
         node = self._required(members, "Name", parent)
         name = self._text(node, "Name")
         self._checked(node, "", check, name)
         return name
 
-    def _description(self, members: dict[str, Node], kind: type[D]) -> D:
+    def _description(self, members: dict[str, JsonNode], kind: type[D]) -> D:
         if "Properties" not in members:
             return kind()
         settings = kind.settings()
@@ -232,7 +234,7 @@ class _Reader:
             values[PROPERTIES[key]] = self._property(key, node, kind)
         return self._checked(members["Properties"], "", kind.from_mapping, values)
 
-    def _property(self, key: str, node: Node, kind: type[QueueDescription]) -> object:
+    def _property(self, key: str, node: JsonNode, kind: type[QueueDescription]) -> object:
         """One property, checked on its own, so that a complaint can name its line."""
         field = PROPERTIES[key]
         value: object
@@ -245,32 +247,34 @@ class _Reader:
         self._checked(node, f"{key}: ", kind.from_mapping, {field: value})
         return value
 
-    def _plain(self, key: str, node: Node) -> object:
+    def _plain(self, key: str, node: JsonNode) -> object:
         if isinstance(node.value, list | dict):
             self._fail(node, f"{key[:64]} has a nested value; write a plain one")
         return node.value
 
-    def _checked(self, node: Node, where: str, check: Callable[..., T], value: object) -> T:
+    def _checked(self, node: JsonNode, where: str, check: Callable[..., T], value: object) -> T:
         """What a check gives back, or its complaint with the line of what it is about."""
         try:
             return check(value)
         except (ServiceError, ConfigError) as error:
             self._fail(node, f"{where}{error}")
 
-    def _add_once(self, node: Node, found: dict[str, T], what: str, name: str, value: T) -> None:
+    def _add_once(
+        self, node: JsonNode, found: dict[str, T], what: str, name: str, value: T
+    ) -> None:
         if name.lower() in found:
             self._fail(node, f"{what} {name} is declared twice; keep one")
         found[name.lower()] = value
 
-    def _optional_list(self, members: dict[str, Node], key: str) -> list[Node]:
+    def _optional_list(self, members: dict[str, JsonNode], key: str) -> list[JsonNode]:
         return self._list(members[key], key) if key in members else []
 
-    def _any_object(self, node: Node, what: str) -> dict[str, Node]:
+    def _any_object(self, node: JsonNode, what: str) -> dict[str, JsonNode]:
         if not isinstance(node.value, dict):
             self._fail(node, f"{what} is not an object; write {{ … }}")
         return node.value
 
-    def _object(self, node: Node, what: str, known: Iterable[str]) -> dict[str, Node]:
+    def _object(self, node: JsonNode, what: str, known: Iterable[str]) -> dict[str, JsonNode]:
         members = self._any_object(node, what)
         for key, member in members.items():
             if key not in known:
@@ -278,22 +282,22 @@ class _Reader:
                 self._fail(member, f"unknown key {key[:64]} in {what}; the nearest is {near[0]}")
         return members
 
-    def _list(self, node: Node, what: str) -> list[Node]:
+    def _list(self, node: JsonNode, what: str) -> list[JsonNode]:
         if not isinstance(node.value, list):
             self._fail(node, f"{what} is not a list; write [ … ]")
         return node.value
 
-    def _text(self, node: Node, what: str) -> str:
+    def _text(self, node: JsonNode, what: str) -> str:
         if not isinstance(node.value, str):
             self._fail(node, f'{what} is not text; write it in "quotes"')
         return node.value
 
-    def _required(self, members: dict[str, Node], key: str, parent: Node) -> Node:
+    def _required(self, members: dict[str, JsonNode], key: str, parent: JsonNode) -> JsonNode:
         if key not in members:
             self._fail(parent, f"{key} is missing; add it")
         return members[key]
 
-    def _fail(self, node: Node, reason: str) -> NoReturn:
+    def _fail(self, node: JsonNode, reason: str) -> NoReturn:
         raise ConfigError(f"{self._file_name}, line {node.line}: {reason}")
 
 

@@ -26,12 +26,12 @@ _TOKEN: Final = re.compile(
 Scalar = str | int | float | bool | None
 
 
-class Node:
+class JsonNode:
     """A value and the line it starts on.  Members of an object carry the line of their key."""
 
     __slots__ = ("line", "value")
 
-    def __init__(self, value: "Scalar | list[Node] | dict[str, Node]", line: int) -> None:
+    def __init__(self, value: "Scalar | list[JsonNode] | dict[str, JsonNode]", line: int) -> None:
         self.value = value
         self.line = line
 
@@ -45,7 +45,7 @@ class _Token:
         self.line = line
 
 
-def parse(text: str, file_name: str) -> Node:
+def parse(text: str, file_name: str) -> JsonNode:
     """Parse a whole file; `file_name` is only for complaints."""
     return _Parser(text, file_name).document()
 
@@ -56,7 +56,7 @@ class _Parser:
         self._tokens = self._scan(text)
         self._next = 0
 
-    def document(self) -> Node:
+    def document(self) -> JsonNode:
         node = self._value(0)
         if self._peek().kind != "end":
             self._fail(self._peek(), "nothing more after the closing bracket")
@@ -77,20 +77,20 @@ class _Parser:
         tokens.append(_Token("end", "the end of the file", line))
         return tokens
 
-    def _value(self, depth: int) -> Node:
+    def _value(self, depth: int) -> JsonNode:
         token = self._take()
         if depth > NESTING_MAX:
             self._fail(token, f"at most {NESTING_MAX} levels of nesting")
         if token.text == "{":
-            return Node(self._members(depth), token.line)
+            return JsonNode(self._members(depth), token.line)
         if token.text == "[":
-            return Node(self._elements(depth), token.line)
+            return JsonNode(self._elements(depth), token.line)
         if token.kind not in {"string", "scalar"}:
             self._fail(token, "a value")
-        return Node(self._scalar(token), token.line)
+        return JsonNode(self._scalar(token), token.line)
 
-    def _members(self, depth: int) -> dict[str, Node]:
-        members: dict[str, Node] = {}
+    def _members(self, depth: int) -> dict[str, JsonNode]:
+        members: dict[str, JsonNode] = {}
         while self._peek().text != "}":
             key = self._take()
             if key.kind != "string":
@@ -100,14 +100,14 @@ class _Parser:
             assert isinstance(name, str)
             if name in members:
                 self._fail(key, f"{name} only once in the same object")
-            members[name] = Node(self._value(depth + 1).value, key.line)
+            members[name] = JsonNode(self._value(depth + 1).value, key.line)
             if self._peek().text != "}":
                 self._expect(",")
         self._take()
         return members
 
-    def _elements(self, depth: int) -> list[Node]:
-        elements: list[Node] = []
+    def _elements(self, depth: int) -> list[JsonNode]:
+        elements: list[JsonNode] = []
         while self._peek().text != "]":
             elements.append(self._value(depth + 1))
             if self._peek().text != "]":

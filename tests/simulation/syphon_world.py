@@ -24,7 +24,7 @@ from azure.servicebus.exceptions import (
     ServiceBusConnectionError,
 )
 
-from twinbus.pairing.core import Settings
+from twinbus.pairing.core import PairSettings
 from twinbus.pairing.events import Event
 from twinbus.pairing.producer_keys import STAMP
 from twinbus.pairing.rewriting import rewrite
@@ -34,7 +34,7 @@ from twinbus.pairing.value_types import text_of
 
 START_UTC = dt.datetime(2026, 11, 15, tzinfo=dt.UTC)
 LOCK_S = 60.0
-SETTINGS = Settings(primary="one", secondary="two")
+SETTINGS = PairSettings(primary="one", secondary="two")
 
 
 def message(body: str, session_id: str | None = None) -> AmqpAnnotatedMessage:

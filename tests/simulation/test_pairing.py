@@ -22,7 +22,7 @@ import pytest
 
 from tests.simulation.pairing_judge import Judge
 from tests.simulation.pairing_world import Health, Place, Sender, World
-from twinbus.pairing.core import Pairing, Settings
+from twinbus.pairing.core import Pairing, PairSettings
 from twinbus.pairing.events import State
 from twinbus.pairing.options import Policy
 
@@ -42,7 +42,7 @@ def play(seed: int) -> Judge:
     entities = ["orders", "Bills", "topic"][: rng.randint(1, 3)]
     queues = [f"primary/x-servicebus-transfer/{each}" for each in range(rng.choice((1, 2, 3)))]
     world = World(rng, entities, queues)
-    settings = Settings(
+    settings = PairSettings(
         primary="primary",
         secondary="secondary",
         failover_interval_s=rng.choice((0.0, 0.0, 5.0, 30.0, 60.0)),

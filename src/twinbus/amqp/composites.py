@@ -77,22 +77,54 @@ class Terminus(Composite):
     __slots__ = ()
 
 
-class Source(Terminus):
-    """Where messages of a link come from."""
+class NodeTerminus(Terminus):
+    """What source and target say alike."""
 
     __slots__ = (
         "address",
         "capabilities",
-        "default_outcome",
-        "distribution_mode",
         "durable",
         "dynamic",
         "dynamic_node_properties",
         "expiry_policy",
-        "filter",
-        "outcomes",
         "timeout",
     )
+
+    def __init__(
+        self,
+        address: str | None = None,
+        durable: int = 0,
+        expiry_policy: str = "session-end",
+        timeout: int = 0,
+        dynamic: bool = False,
+        dynamic_node_properties: dict[object, object] | None = None,
+        capabilities: list[str] | None = None,
+    ) -> None:
+        self.address = address
+        self.durable = durable
+        self.expiry_policy = expiry_policy
+        self.timeout = timeout
+        self.dynamic = dynamic
+        self.dynamic_node_properties = dynamic_node_properties
+        self.capabilities: list[str] = [] if capabilities is None else capabilities
+
+    def _encode(self, code: int, own: list[bytes]) -> bytes:
+        """With what only one of the two has between them and the capabilities."""
+        fields = [
+            put_string(self.address),
+            put_uint(self.durable),
+            put_symbol(self.expiry_policy),
+            put_uint(self.timeout),
+            put_boolean(self.dynamic),
+            put_symbol_map(self.dynamic_node_properties),
+        ]
+        return composite(code, [*fields, *own, put_symbols(self.capabilities)])
+
+
+class Source(NodeTerminus):
+    """Where messages of a link come from."""
+
+    __slots__ = ("default_outcome", "distribution_mode", "filter", "outcomes")
 
     def __init__(
         self,
@@ -108,81 +140,26 @@ class Source(Terminus):
         outcomes: list[str] | None = None,
         capabilities: list[str] | None = None,
     ) -> None:
-        self.address = address
-        self.durable = durable
-        self.expiry_policy = expiry_policy
-        self.timeout = timeout
-        self.dynamic = dynamic
-        self.dynamic_node_properties = dynamic_node_properties
+        node = dynamic_node_properties
+        super().__init__(address, durable, expiry_policy, timeout, dynamic, node, capabilities)
         self.distribution_mode = distribution_mode
         self.filter = filter
         self.default_outcome = default_outcome
         self.outcomes: list[str] = [] if outcomes is None else outcomes
-        self.capabilities: list[str] = [] if capabilities is None else capabilities
 
     def encode(self) -> bytes:
-        return composite(
-            0x28,
-            [
-                put_string(self.address),
-                put_uint(self.durable),
-                put_symbol(self.expiry_policy),
-                put_uint(self.timeout),
-                put_boolean(self.dynamic),
-                put_symbol_map(self.dynamic_node_properties),
-                put_symbol(self.distribution_mode),
-                put_symbol_map(self.filter),
-                put_composite(self.default_outcome),
-                put_symbols(self.outcomes),
-                put_symbols(self.capabilities),
-            ],
-        )
+        mode, wanted = put_symbol(self.distribution_mode), put_symbol_map(self.filter)
+        outcome = put_composite(self.default_outcome)
+        return self._encode(0x28, [mode, wanted, outcome, put_symbols(self.outcomes)])
 
 
-class Target(Terminus):
+class Target(NodeTerminus):
     """Where messages of a link go."""
 
-    __slots__ = (
-        "address",
-        "capabilities",
-        "durable",
-        "dynamic",
-        "dynamic_node_properties",
-        "expiry_policy",
-        "timeout",
-    )
-
-    def __init__(
-        self,
-        address: str | None = None,
-        durable: int = 0,
-        expiry_policy: str = "session-end",
-        timeout: int = 0,
-        dynamic: bool = False,
-        dynamic_node_properties: dict[object, object] | None = None,
-        capabilities: list[str] | None = None,
-    ) -> None:
-        self.address = address
-        self.durable = durable
-        self.expiry_policy = expiry_policy
-        self.timeout = timeout
-        self.dynamic = dynamic
-        self.dynamic_node_properties = dynamic_node_properties
-        self.capabilities: list[str] = [] if capabilities is None else capabilities
+    __slots__ = ()
 
     def encode(self) -> bytes:
-        return composite(
-            0x29,
-            [
-                put_string(self.address),
-                put_uint(self.durable),
-                put_symbol(self.expiry_policy),
-                put_uint(self.timeout),
-                put_boolean(self.dynamic),
-                put_symbol_map(self.dynamic_node_properties),
-                put_symbols(self.capabilities),
-            ],
-        )
+        return self._encode(0x29, [])
 
 
 class Coordinator(Terminus):

@@ -24,33 +24,29 @@ class LiveEntities:
     """What happens to the entities of one store beside commands."""
 
     def __init__(self, run: StoreRun, receivers: StoreReceivers, forwarder: Forwarder) -> None:
-        self._run = run
+        self.run = run
         self._receivers = receivers
         self._forwarder = forwarder
         self._idle = IdleEntities()
         self.timers = Timers()
         self.on_gone: Callable[[int], None] = _ignore  # it was deleted for being idle
 
-    @property
-    def run(self) -> StoreRun:
-        return self._run
-
     def note(self, queue: Queue) -> None:
         """The entity is new, or has a new description."""
         if isinstance(queue, Topic):
-            queue.codec = self._run.codec
-            queue.bound(self._run.store.together_size_max)
+            queue.codec = self.run.codec
+            queue.bound(self.run.store.together_size_max)
         self._forwarder.note(queue)
-        now = self._run.clock.now()
+        now = self.run.clock.now()
         self._idle.note(queue, now)
         self._receivers.refuse_if_forwarding(queue)
         self.arm(queue, now)
-        self._run.touch(queue)
+        self.run.touch(queue)
 
     def note_all(self) -> None:
         """After a start: whatever was scheduled, locked or expiring gets its timer, and what was
         to be forwarded goes on."""
-        for queue in self._run.store.entities.values():
+        for queue in self.run.store.entities.values():
             self.note(queue)
 
     def delete(self, queues: list[Queue]) -> None:
@@ -63,13 +59,13 @@ class LiveEntities:
         for queue in queues:
             if isinstance(queue, Topic):
                 gone += queue.subscriptions.values()
-        self._run.store.delete_entities([queue.entity_id for queue in queues])
-        self._run.ask_for_turn()
+        self.run.store.delete_entities([queue.entity_id for queue in queues])
+        self.run.ask_for_turn()
         orphans: list[QueueReceivers] = []
         for each in gone:
             self._forwarder.forget(each)
             self._idle.forget(each)
-            self._run.untouch(each)
+            self.run.untouch(each)
             receivers = self._receivers.by_entity.pop(each.entity_id, None)
             if receivers is not None:
                 orphans.append(receivers)
@@ -97,12 +93,12 @@ class LiveEntities:
 
     def tick(self) -> None:
         """Look at those whose time has come."""
-        now = self._run.clock.now()
+        now = self.run.clock.now()
         while True:
             entity_id = self.timers.take_due(now.mono_ms)
             if entity_id == 0:
                 return
-            queue = self._run.store.entities.get(entity_id)
+            queue = self.run.store.entities.get(entity_id)
             if queue is None or self._delete_if_idle(queue, now):
                 continue
             if isinstance(queue, Topic):
@@ -112,20 +108,20 @@ class LiveEntities:
             if receivers is not None:
                 receivers.tick(now)
             self.arm(queue, now)
-            self._run.touch(queue)
+            self.run.touch(queue)
 
     def _fan_out_due(self, topic: Topic, now: Now) -> None:
         """What was scheduled in a topic goes to its subscriptions, a few megabytes at a time.
 
         It waits while the disk is full, or too much else is on its way there.
         """
-        store = self._run.store
-        if self._run.pending_bytes > PENDING_BYTES_MAX or not store.room_for(0):
+        store = self.run.store
+        if self.run.pending_bytes > PENDING_BYTES_MAX or not store.room_for(0):
             return
         messages = topic.take_due(DUE_SIZE_BYTES_MAX, now)
         if messages:
             topic.fan_out_due(messages, store.read_bodies(messages), now)
-            self._run.pending_bytes += topic.copied_size_bytes
+            self.run.pending_bytes += topic.copied_size_bytes
             store.room_for(topic.copied_size_bytes)
 
     def _delete_if_idle(self, queue: Queue, now: Now) -> bool:

@@ -15,7 +15,7 @@ from typing import Final
 from twinbus.broker.broker import Broker
 from twinbus.broker.commit_mode import CommitMode
 from twinbus.broker.commit_ring import CommitRing
-from twinbus.broker.stall import StalledReply, TurnFailures
+from twinbus.broker.stall import StalledReply
 from twinbus.clock import Clock
 from twinbus.entities.commands import Reply
 from twinbus.entities.fields import MessageCodec
@@ -55,7 +55,7 @@ class BrokerShell:
         self._open_since_ms = -1  # monotonic; since when something has not been durable
         self._failed = False
         self._failure = ""
-        self._turn_failures = TurnFailures()
+        self._turns_failed = 0  # in a row
         self._stalled = StalledReply()
         self._is_stalled = False
         self._timer: asyncio.TimerHandle | None = None
@@ -87,8 +87,7 @@ class BrokerShell:
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not go on for ever
             self._turn_failed(error)
             return
-        if self._turn_failures.count:
-            self._turn_failures.went_well()
+        self._turns_failed = 0
         self._arm()
         if self._open_since_ms < 0 and not self._quiet(commit):
             self._open_since_ms = self._clock.now().mono_ms
@@ -102,7 +101,10 @@ class BrokerShell:
             self._write_by_thread(commit)
 
     def _turn_failed(self, error: Exception) -> None:
-        if self._turn_failures.failed():
+        # Once may be bad luck, and the next turn goes on behind it.  Twice means that queues hold
+        # something that the log will never have: only reading back what it has helps.
+        self._turns_failed += 1
+        if self._turns_failed > 1:
             text = f"what was decided cannot be carried out: {error}"
             self._fail(StorageError(text).with_traceback(error.__traceback__))
         else:

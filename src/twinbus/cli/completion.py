@@ -14,7 +14,7 @@ from typing import Final
 
 from twinbus.cli.arguments import Commands
 from twinbus.cli.commands import COMMANDS
-from twinbus.cli.parsers import Node, tree
+from twinbus.cli.parsers import CommandNode, tree
 
 
 def add_arguments(commands: Commands) -> None:
@@ -35,12 +35,12 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _key(node: Node) -> str:
+def _key(node: CommandNode) -> str:
     """How a script names the command that the line has come to."""
     return "/".join(("twinbus", *node.path))
 
 
-def _summaries(node: Node) -> dict[str, str]:
+def _summaries(node: CommandNode) -> dict[str, str]:
     """The commands below one, and what they do."""
     return {
         name: found.help or (COMMANDS[name].summary if name in COMMANDS else "")
@@ -48,7 +48,7 @@ def _summaries(node: Node) -> dict[str, str]:
     }
 
 
-def _options(node: Node) -> dict[str, str]:
+def _options(node: CommandNode) -> dict[str, str]:
     options = {each.names[0]: each.help for each in node.arguments if each.names}
     return {**options, "--help": "say what it takes"}
 
@@ -56,7 +56,7 @@ def _options(node: Node) -> dict[str, str]:
 # --- bash -----------------------------------------------------------------------------------------
 
 
-def bash(root: Node) -> str:
+def bash(root: CommandNode) -> str:
     nodes = list(root.walk())
     keys = "|".join(shlex.quote(_key(node)) for node in nodes[1:])
     lines = [
@@ -95,14 +95,14 @@ def bash(root: Node) -> str:
     return "\n".join(lines)
 
 
-def _word_choices(node: Node) -> list[str]:
+def _word_choices(node: CommandNode) -> list[str]:
     return [choice for each in node.arguments if not each.names for choice in each.choices]
 
 
 # --- zsh ------------------------------------------------------------------------------------------
 
 
-def zsh(root: Node) -> str:
+def zsh(root: CommandNode) -> str:
     nodes = list(root.walk())
     keys = "|".join(_key(node) for node in nodes[1:])
     lines = [
@@ -154,7 +154,7 @@ def _plain(summary: str) -> str:
 # --- fish -----------------------------------------------------------------------------------------
 
 
-def fish(root: Node) -> str:
+def fish(root: CommandNode) -> str:
     nodes = list(root.walk())
     keys = " ".join(_key(node) for node in nodes[1:])
     lines = [
@@ -186,4 +186,4 @@ def fish(root: Node) -> str:
     return "\n".join(lines)
 
 
-_SCRIPTS: Final[dict[str, Callable[[Node], str]]] = {"bash": bash, "zsh": zsh, "fish": fish}
+_SCRIPTS: Final[dict[str, Callable[[CommandNode], str]]] = {"bash": bash, "zsh": zsh, "fish": fish}

@@ -102,11 +102,11 @@ def run(options: argparse.Namespace) -> int:
     faults = options.fault or ["kill"]
     _check(options, faults)
     # Not before: the SDK is an extra.
-    from twinbus.drill.director import Drill, Settings  # noqa: PLC0415
+    from twinbus.drill.director import Drill, DrillSettings  # noqa: PLC0415
     from twinbus.drill.screen import open_screen  # noqa: PLC0415
     from twinbus.drill.waiting import interruptible  # noqa: PLC0415
 
-    settings = Settings(options.duration, options.rate, faults, not options.no_spark)
+    settings = DrillSettings(options.duration, options.rate, faults, not options.no_spark)
     report = _report_path(options)
     with _folder(options.keep) as folder, interruptible() as waiting:
         with (

@@ -25,15 +25,15 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Node:
+class CommandNode:
     """A command: what it takes, or the commands below it."""
 
     path: tuple[str, ...]  # `("queue", "create")`; empty for `twinbus` itself
     help: str
     arguments: tuple[Argument, ...]
-    below: Mapping[str, "Node"]
+    below: Mapping[str, "CommandNode"]
 
-    def walk(self) -> Iterator["Node"]:
+    def walk(self) -> Iterator["CommandNode"]:
         """This one and all below it."""
         yield self
         for node in self.below.values():
@@ -48,7 +48,9 @@ def commands_below(parser: argparse.ArgumentParser) -> dict[str, argparse.Argume
     return {}
 
 
-def tree(parser: argparse.ArgumentParser, path: tuple[str, ...] = (), summary: str = "") -> Node:
+def tree(
+    parser: argparse.ArgumentParser, path: tuple[str, ...] = (), summary: str = ""
+) -> CommandNode:
     helps: dict[str, str] = {}
     arguments: list[Argument] = []
     for action in parser._actions:  # noqa: SLF001
@@ -61,7 +63,7 @@ def tree(parser: argparse.ArgumentParser, path: tuple[str, ...] = (), summary: s
         name: tree(found, (*path, name), helps.get(name, ""))
         for name, found in commands_below(parser).items()
     }
-    return Node(path, summary, tuple(arguments), below)
+    return CommandNode(path, summary, tuple(arguments), below)
 
 
 def _argument(parser: argparse.ArgumentParser, action: argparse.Action) -> Argument:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from twinbus.cli.main import parser
-from twinbus.cli.parsers import Argument, Node, tree
+from twinbus.cli.parsers import Argument, CommandNode, tree
 
 END: Final = "<!-- / -->"
 BLOCK: Final = re.compile(
@@ -37,7 +37,7 @@ def rewritten(page: str) -> str:
     return BLOCK.sub(block, page)
 
 
-def tables(node: Node, known: Sequence[Argument] = ()) -> str:
+def tables(node: CommandNode, known: Sequence[Argument] = ()) -> str:
     """What a command takes; of one with commands below it, what they share and what each adds."""
     if not node.below:
         return _options([each for each in node.arguments if each not in known], "option")
@@ -54,13 +54,13 @@ def tables(node: Node, known: Sequence[Argument] = ()) -> str:
     return "\n\n".join(blocks)
 
 
-def usage(node: Node) -> str:
+def usage(node: CommandNode) -> str:
     """`twinbus queue create NAME`"""
     words = [each.metavar for each in node.arguments if not each.names]
     return " ".join(["twinbus", *node.path, *words])
 
 
-def _is_in_all(argument: Argument, leaves: Sequence[Node]) -> bool:
+def _is_in_all(argument: Argument, leaves: Sequence[CommandNode]) -> bool:
     return bool(argument.names) and all(argument in leaf.arguments for leaf in leaves)
 
 

@@ -40,7 +40,7 @@ LAST_LOOK_S: Final = 1.5
 
 
 @dataclass(frozen=True)
-class Settings:
+class DrillSettings:
     """What was asked for."""
 
     duration_s: float
@@ -94,7 +94,9 @@ class Screen(Protocol):
 class Drill:
     """One rehearsal; `play` it once."""
 
-    def __init__(self, settings: Settings, folder: Path, waiting: Waiting, screen: Screen) -> None:
+    def __init__(
+        self, settings: DrillSettings, folder: Path, waiting: Waiting, screen: Screen
+    ) -> None:
         self.settings = settings
         self.timeline = Timeline()
         self.ledger = Ledger()

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Final
 
 from twinbus.entities.fields import Changes, Fields, NewId, system_name
-from twinbus.entities.sql.nodes import Node, SystemProperty, UserProperty
+from twinbus.entities.sql.nodes import SqlNode, SystemProperty, UserProperty
 from twinbus.entities.sql.parser import Parser, Statement
 from twinbus.entities.sql.values import FilterError, fits_rule, is_unicode, kind_of, to_text
 from twinbus.errors import ArgumentInvalid
@@ -73,7 +73,7 @@ class SqlFilter(Filter):
 
     __slots__ = ("_condition", "text")
 
-    def __init__(self, text: str, condition: Node) -> None:
+    def __init__(self, text: str, condition: SqlNode) -> None:
         self.text = text
         self._condition = condition
 

@@ -42,9 +42,14 @@ from twinbus.errors import (
 )
 from twinbus.gateway.directory.directory import Directory, Entity
 from twinbus.limits import TRANSACTION_DURATION_MS_MAX
-from twinbus.links.open_transactions import Declared, OpenTransactions
 from twinbus.links.store_link import DOWN, StoreLink
-from twinbus.links.transactions import StoreTransactions, Then, Transaction
+from twinbus.links.transactions import (
+    Declared,
+    OpenTransactions,
+    StoreTransactions,
+    Then,
+    Transaction,
+)
 
 NO_STORE: Final = -1
 
@@ -62,7 +67,7 @@ class Routes(Protocol):
 # --- over stores ----------------------------------------------------------------------------------
 
 
-class Place:
+class TransactionPlace:
     """Where a command goes, and what that would bind a transaction to."""
 
     __slots__ = ("entity_id", "key", "partition", "store")
@@ -147,7 +152,9 @@ class GatewayTransactions(OpenTransactions[BoundTransaction]):
             self._stores[store] = found
         return found
 
-    def _bind(self, transaction: BoundTransaction, in_store: Transaction, place: Place) -> None:
+    def _bind(
+        self, transaction: BoundTransaction, in_store: Transaction, place: TransactionPlace
+    ) -> None:
         if transaction.in_store is None:
             transaction.in_store = in_store
             transaction.store = place.store
@@ -160,7 +167,7 @@ class GatewayTransactions(OpenTransactions[BoundTransaction]):
 
     # -- where to ----------------------------------------------------------------------------------
 
-    def _place(self, transaction: BoundTransaction, command: Send | Settle) -> Place:
+    def _place(self, transaction: BoundTransaction, command: Send | Settle) -> TransactionPlace:
         """Where a command goes, if that is where the transaction is."""
         entity = self._routes.directory.by_id.get(command.entity_id)
         if entity is None:
@@ -193,7 +200,7 @@ class GatewayTransactions(OpenTransactions[BoundTransaction]):
                 f"Store {part.store}, where '{shown_name(entity.name)[:64]}' would take this, is "
                 "down; it is no part of the transaction."
             )
-        return Place(part.store, part.entity_id, partition, key)
+        return TransactionPlace(part.store, part.entity_id, partition, key)
 
     # -- ending ------------------------------------------------------------------------------------
 

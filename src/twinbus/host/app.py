@@ -31,7 +31,7 @@ from twinbus.gateway.namespaces.declared import declare
 from twinbus.gateway.namespaces.lifetime import NamespaceLifetimes
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces, WebTokens
-from twinbus.host.bus import Bus
+from twinbus.host.bus import ServerBus
 from twinbus.host.garbage_collection import GarbageCollection
 from twinbus.host.observability import Observability
 from twinbus.host.routes import Router
@@ -84,7 +84,7 @@ class Server:
         """Serve until `stop`; `ready` gets the port.  Returns the exit code."""
         config = self._config
         web_tokens = _web_tokens(config)
-        bus = Bus(config, self._clock, self._failed, self._lose, self._telemetry)
+        bus = ServerBus(config, self._clock, self._failed, self._lose, self._telemetry)
         observability = Observability(
             config, bus.gateway, bus.health, self._clock, bus.usage, self._telemetry
         )
@@ -165,7 +165,7 @@ class Server:
         log.critical("stopping: %s", error)
         self.stop(EXIT_STORE_FAILED)
 
-    def _namespace(self, config: NamespaceConfig, bus: Bus) -> Namespace:
+    def _namespace(self, config: NamespaceConfig, bus: ServerBus) -> Namespace:
         identity = config.identity
         for rule in identity.rules:
             self._telemetry.secrets.add((rule.primary_key, rule.secondary_key))
@@ -186,7 +186,7 @@ class Server:
             limits=self._config.limits,
         )
 
-    def _namespace_lifetimes(self, namespaces: Namespaces, bus: Bus) -> NamespaceLifetimes:
+    def _namespace_lifetimes(self, namespaces: Namespaces, bus: ServerBus) -> NamespaceLifetimes:
         def make(identity: Identity) -> Namespace:
             return self._namespace(NamespaceConfig(identity), bus)
 

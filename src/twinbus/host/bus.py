@@ -48,7 +48,7 @@ TICK_S: Final = 0.25
 IDLE_ROUND_S: Final = 5.0
 
 
-class Bus:
+class ServerBus:
     """Stores, gateway, and what keeps the two in step."""
 
     def __init__(

@@ -1,3 +1,3 @@
 """What gateways and brokers say to each other: one `StoreLink` a store, wherever it is run."""
 
-__all__ = ["open_transactions", "request", "sink", "store_link", "transactions", "wrapper"]
+__all__ = ["request", "sink", "store_link", "transactions", "wrapper"]

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from twinbus.clock import Clock
 from twinbus.entities.commands import Command, Reply, dispatch_replies
-from twinbus.entities.message import Message
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import ServiceError
 from twinbus.links.sink import Sink
@@ -58,17 +57,12 @@ class LinkWrapper:
 
 
 class SinkWrapper:
-    """All of a `Sink`; who wraps one looks at the messages, and passes them on."""
+    """All of a `Sink` but the messages, which are what there is to wrap it for."""
 
     __slots__ = ("_sink",)
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
-
-    def deliver(
-        self, messages: list[Message], bodies: list[bytes], locked_until_utc_ms: int
-    ) -> None:
-        self._sink.deliver(messages, bodies, locked_until_utc_ms)
 
     def full(self) -> bool:
         return self._sink.full()

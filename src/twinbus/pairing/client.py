@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
-from twinbus.pairing.core import Pairing, Settings
+from twinbus.pairing.core import Pairing, PairSettings
 from twinbus.pairing.coupling import Coupling, Side
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing.syphon import Syphon
@@ -33,7 +33,7 @@ class PairedClientBase(Generic[Sender, Receiver, Sessions]):
     ) -> None:
         self.options = options
         self.fully_qualified_namespace: str = self.primary.fully_qualified_namespace
-        settings = Settings.of(
+        settings = PairSettings.of(
             options, self.fully_qualified_namespace, self.secondary.fully_qualified_namespace
         )
         self._pairing = Pairing(settings, queues, chance, now)

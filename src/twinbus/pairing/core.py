@@ -22,7 +22,7 @@ from twinbus.pairing.rotation import BacklogRotation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class PairSettings:
     """Of one pairing; the options have checked the values."""
 
     primary: str  # fully qualified namespace
@@ -37,7 +37,7 @@ class Settings:
     @classmethod
     def of(
         cls, options: SendAvailabilityPairedNamespaceOptions, primary: str, secondary: str
-    ) -> "Settings":
+    ) -> "PairSettings":
         return cls(
             primary=primary,
             secondary=secondary,
@@ -54,7 +54,11 @@ class Pairing:
     """The shared part of a paired client."""
 
     def __init__(
-        self, settings: Settings, queues: list[str], chance: random.Random, now: Callable[[], float]
+        self,
+        settings: PairSettings,
+        queues: list[str],
+        chance: random.Random,
+        now: Callable[[], float],
     ) -> None:
         self.settings = settings
         self.chance = chance

@@ -12,7 +12,7 @@ from twinbus.entities.commands import Listed
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.gateway.faults.faults import Fault
 from twinbus.host.app import Server
-from twinbus.host.bus import Bus
+from twinbus.host.bus import ServerBus
 from twinbus.links.store_link import UP
 from twinbus.telemetry.telemetry import Telemetry
 
@@ -22,14 +22,14 @@ def config(data_dir: Path, brokers: int = 1) -> ServerConfig:
     return ServerConfig(data_dir, namespaces, port=0, brokers=brokers)
 
 
-def make_bus(config: ServerConfig) -> Bus:
+def make_bus(config: ServerConfig) -> ServerBus:
     def failed(error: BaseException) -> None:
         raise error
 
     def lose(fault: Fault) -> None:
         raise AssertionError("there are no faults")
 
-    return Bus(config, SystemClock(), failed, lose, Telemetry())
+    return ServerBus(config, SystemClock(), failed, lose, Telemetry())
 
 
 def test_who_is_told_to_stop_while_it_starts_never_gets_ready(tmp_path: Path) -> None:

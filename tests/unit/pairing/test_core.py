@@ -6,7 +6,7 @@ import pytest
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.pairing.classification import Verdict
-from twinbus.pairing.core import Pairing, Settings
+from twinbus.pairing.core import Pairing, PairSettings
 from twinbus.pairing.errors import PairFaultedError
 from twinbus.pairing.events import (
     BacklogQueueLost,
@@ -29,7 +29,7 @@ class Clock:
 
 
 def pairing_at(clock: Clock) -> Pairing:
-    settings = Settings(
+    settings = PairSettings(
         primary="p.example", secondary="s.example", failover_interval_s=30.0, ping_interval_s=10.0
     )
     return Pairing(settings, ["p/0", "p/1"], random.Random(1), clock)
@@ -50,7 +50,7 @@ def test_settings_are_what_the_options_say() -> None:
         send_timeout=9,
         producer_keys=False,
     )
-    assert Settings.of(options, "p", "s") == Settings(
+    assert PairSettings.of(options, "p", "s") == PairSettings(
         primary="p",
         secondary="s",
         failover_interval_s=5.0,

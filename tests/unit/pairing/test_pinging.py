@@ -9,7 +9,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from twinbus.pairing.core import Pairing, Settings
+from twinbus.pairing.core import Pairing, PairSettings
 from twinbus.pairing.events import EntityRecovered, PingFailed, State
 from twinbus.pairing.options import Policy
 from twinbus.pairing.pinging import ping, ping_message
@@ -19,7 +19,7 @@ from twinbus.pairing.steps import SendPing
 
 def pairing_over(policy: Policy = "documented") -> Pairing:
     """Failed over at 0, asked at 60."""
-    settings = Settings(primary="p", secondary="s", policy=policy)
+    settings = PairSettings(primary="p", secondary="s", policy=policy)
     pairing = Pairing(settings, ["p/0"], random.Random(1), lambda: 60.0)
     entity = pairing.entity("orders")
     entity.force_over(0.0)

@@ -18,7 +18,7 @@ from azure.servicebus.exceptions import (
 )
 
 from tests.unit.pairing.stamps import stamp_of
-from twinbus.pairing.core import Pairing, Settings
+from twinbus.pairing.core import Pairing, PairSettings
 from twinbus.pairing.errors import (
     BacklogMessageSizeExceededError,
     BacklogUnavailableError,
@@ -47,7 +47,7 @@ class World:
         self, interval_s: float = 60.0, queues: int = 3, policy: Policy = "documented"
     ) -> None:
         self.now = 1000.0
-        settings = Settings(
+        settings = PairSettings(
             primary="p",
             secondary="s",
             failover_interval_s=interval_s,

@@ -20,7 +20,7 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
-from twinbus.pairing.core import Settings
+from twinbus.pairing.core import PairSettings
 from twinbus.pairing.events import SyphonProgress, SyphonResting
 from twinbus.pairing.rewriting import rewrite
 from twinbus.pairing.rules import DAMAGED, EXPIRED, NO_PATH
@@ -65,10 +65,10 @@ def received(
 class Shell:
     """Performs the steps of one syphon and lets a test say what becomes of them."""
 
-    def __init__(self, settings: Settings | None = None, until_empty: bool = False) -> None:
+    def __init__(self, settings: PairSettings | None = None, until_empty: bool = False) -> None:
         self.now = 0.0
         self.syphon = Syphon(
-            settings or Settings(primary="one", secondary="two"),
+            settings or PairSettings(primary="one", secondary="two"),
             lambda: self.now,
             lambda: NOW_UTC + dt.timedelta(seconds=self.now),
         )
@@ -201,7 +201,7 @@ def test_a_message_that_nobody_has_thought_of() -> None:
 
 
 def test_what_has_expired_is_a_dead_letter() -> None:
-    settings = Settings(primary="one", secondary="two", restored_time_to_live="remaining")
+    settings = PairSettings(primary="one", secondary="two", restored_time_to_live="remaining")
     shell = Shell(settings)
     earlier = NOW_UTC - dt.timedelta(seconds=10)
     shell.receive(

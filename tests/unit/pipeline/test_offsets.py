@@ -10,7 +10,7 @@ from twinbus.errors import ConfigError
 from twinbus.pipeline.source.offsets import (
     DataLoss,
     Offset,
-    Stock,
+    PartitionStock,
     advance,
     capped,
     check_names,
@@ -27,12 +27,12 @@ DEAD = "orders/$DeadLetterQueue"
 DEAD_KEY = "orders/$deadletterqueue/0"
 
 
-def queue(first: int, end: int, partition: int = 0, created_ms: int | None = 7) -> Stock:
-    return Stock("orders", partition, created_ms, first, end, max(0, end - first))
+def queue(first: int, end: int, partition: int = 0, created_ms: int | None = 7) -> PartitionStock:
+    return PartitionStock("orders", partition, created_ms, first, end, max(0, end - first))
 
 
-def dead(*runs: tuple[int, int]) -> Stock:
-    return Stock(DEAD, 0, 7, 1, 100, count(tuple(runs)), tuple(runs))
+def dead(*runs: tuple[int, int]) -> PartitionStock:
+    return PartitionStock(DEAD, 0, 7, 1, 100, count(tuple(runs)), tuple(runs))
 
 
 def read(**positions: int) -> Offset:
@@ -110,7 +110,7 @@ def test_a_limit_counts_from_the_first_number_that_is_there() -> None:
 
 def test_few_messages_with_large_gaps_are_one_batch() -> None:
     """One old message that nobody completes must not make a thousand empty batches."""
-    sparse = Stock("orders", 0, 7, first=1, next=10_000_000, count=3)
+    sparse = PartitionStock("orders", 0, 7, first=1, next=10_000_000, count=3)
     assert advance(Offset(), [sparse], 10).number("orders/0") == 10_000_000
     assert advance(Offset(), [sparse], 2).number("orders/0") == 3
 

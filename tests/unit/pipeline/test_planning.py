@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.pipeline.source.offsets import Offset, Stock, advance, first_of
+from twinbus.pipeline.source.offsets import Offset, PartitionStock, advance, first_of
 from twinbus.pipeline.source.planning import SKIPPED_MAX, Span, Task, divided, tasks_between
 from twinbus.pipeline.source.runs import Runs, merge
 
@@ -127,7 +127,7 @@ def test_every_dead_letter_is_read_once_whatever_comes_and_goes(
         there = (there | come) - leave - gone
         gone |= leave
         runs = merge((number, number + 1) for number in there)
-        end = advance(offset, [Stock(DEAD, 0, 7, 1, 99, len(there), runs)], limit)
+        end = advance(offset, [PartitionStock(DEAD, 0, 7, 1, 99, len(there), runs)], limit)
         end = Offset.from_text(json.dumps(end.to_json()))  # as a checkpoint keeps it
         found = numbers_of(tasks_between(offset, end, SPELLED))
         assert set(found) <= there

@@ -1,10 +1,10 @@
 """D-2: when the syphon goes through the backlog again."""
 
-from twinbus.pipeline.syphon.rounds import LOOK_MS_MAX, Rounds, Stock, next_offset
+from twinbus.pipeline.syphon.rounds import LOOK_MS_MAX, BacklogStock, Rounds, next_offset
 
 
-def stock(count: int, following: int, queue: str = "b/0", is_up: bool = True) -> Stock:
-    return Stock(queue, 0, is_up, following, count)
+def stock(count: int, following: int, queue: str = "b/0", is_up: bool = True) -> BacklogStock:
+    return BacklogStock(queue, 0, is_up, following, count)
 
 
 def test_rounds_follow_each_other_while_something_moves() -> None:

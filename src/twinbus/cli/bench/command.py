@@ -25,7 +25,7 @@ from twinbus.cli.arguments import (
     positive_count,
     span_ms,
 )
-from twinbus.cli.bench.run import Bench, Measured, Settings
+from twinbus.cli.bench.run import Bench, BenchSettings, Measured
 from twinbus.cli.connecting import open_connection
 from twinbus.cli.exit_codes import Nonsense
 from twinbus.cli.printing import print_json, print_table
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
     if options.connections > CONNECTIONS_MAX:
         raise Nonsense(f"{options.connections} connections; take {CONNECTIONS_MAX} at most")
     with _bus(options) as text, _queue(options, text) as queue:
-        settings = Settings(
+        settings = BenchSettings(
             queue, options.size, options.duration / 1_000, options.connections, options.in_flight
         )
         parts = asyncio.run(_measure(text, settings))
@@ -141,7 +141,7 @@ def _queue(options: argparse.Namespace, text: str) -> Iterator[str]:
     admin.delete_queue(name)
 
 
-async def _measure(text: str, settings: Settings) -> dict[str, Measured]:
+async def _measure(text: str, settings: BenchSettings) -> dict[str, Measured]:
     progress, clock = Progress(sys.stderr), SystemClock()
 
     def show(part: str, count: int, seconds: float) -> None:
@@ -163,7 +163,7 @@ async def _measure(text: str, settings: Settings) -> dict[str, Measured]:
     return {"send": send, "receive": receive, "round trip": round_trip}
 
 
-def _document(place: str, settings: Settings, parts: dict[str, Measured]) -> dict[str, object]:
+def _document(place: str, settings: BenchSettings, parts: dict[str, Measured]) -> dict[str, object]:
     return {
         "bus": place,
         **{name: value for name, value in vars(settings).items() if name != "queue"},
@@ -181,7 +181,7 @@ def _document(place: str, settings: Settings, parts: dict[str, Measured]) -> dic
     }
 
 
-def _print(place: str, settings: Settings, parts: dict[str, Measured]) -> None:
+def _print(place: str, settings: BenchSettings, parts: dict[str, Measured]) -> None:
     print(
         f"{place}: bodies of {settings.size_bytes:,} bytes, {settings.connections} connections, "
         f"{settings.in_flight} messages under way on each"

@@ -26,7 +26,7 @@ Show = Callable[[str, int, float], None]  # which part, how many so far, seconds
 
 
 @dataclass(frozen=True)
-class Settings:
+class BenchSettings:
     """What is asked of the bus."""
 
     queue: str
@@ -58,7 +58,7 @@ class Bench:
     """One measurement on connections that are opened for it."""
 
     def __init__(
-        self, settings: Settings, connections: Sequence[BusConnection], show: Show
+        self, settings: BenchSettings, connections: Sequence[BusConnection], show: Show
     ) -> None:
         self._settings = settings
         self._connections = connections

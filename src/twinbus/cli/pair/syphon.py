@@ -31,7 +31,7 @@ COUNT_S: Final = 2.0  # between two looks at the counts of the backlog queues
 
 
 @dataclass(frozen=True)
-class Settings:
+class PairFlowSettings:
     """What the flow has to know of a pair."""
 
     restored_time_to_live: RestoredTimeToLive
@@ -59,7 +59,7 @@ class _Run:
         self._backlog = Backlog(options)
         self._clock = SystemClock()
         time_to_live: Literal["original", "remaining"] = options.restored_time_to_live
-        self._syphon = Syphon(Settings(time_to_live), self._seconds, self._utc_now)
+        self._syphon = Syphon(PairFlowSettings(time_to_live), self._seconds, self._utc_now)
         self._progress = Progress(sys.stderr)
         self._rate = Rate()
         # As the secondary counts them, a moment ago; it dead-letters messages by itself, too.

@@ -15,7 +15,7 @@ from twinbus.entities.sql.values import EQUAL, FilterError, calculate, compare, 
 _SHOWN_CHARS_MAX: Final = 32
 
 
-class Node:
+class SqlNode:
     """Base."""
 
     __slots__ = ()
@@ -24,14 +24,14 @@ class Node:
         raise NotImplementedError
 
 
-class Condition(Node):
+class Condition(SqlNode):
     """Base of what is true, false or unknown."""
 
     __slots__ = ()
 
 
 # --- values ---------------------------------------------------------------------------------------
-class Constant(Node):
+class Constant(SqlNode):
     __slots__ = ("value",)
 
     def __init__(self, value: object) -> None:
@@ -41,7 +41,7 @@ class Constant(Node):
         return self.value
 
 
-class Property(Node):
+class Property(SqlNode):
     """Base of what names a property."""
 
     __slots__ = ()
@@ -89,7 +89,7 @@ class NamedProperty(Property):
 
     __slots__ = ("_name",)
 
-    def __init__(self, name: Node) -> None:
+    def __init__(self, name: SqlNode) -> None:
         self._name = name
 
     def _lower(self, fields: Fields, new_id: NewId) -> str | None:
@@ -109,19 +109,19 @@ class NamedProperty(Property):
         return lower is not None and lower in fields.user
 
 
-class NewIdCall(Node):
+class NewIdCall(SqlNode):
     __slots__ = ()
 
     def evaluate(self, fields: Fields, new_id: NewId) -> object:
         return new_id()
 
 
-class Sign(Node):
+class Sign(SqlNode):
     """A + or - in front."""
 
     __slots__ = ("_negative", "_operand")
 
-    def __init__(self, operand: Node, negative: bool) -> None:
+    def __init__(self, operand: SqlNode, negative: bool) -> None:
         self._operand = operand
         self._negative = negative
 
@@ -129,12 +129,12 @@ class Sign(Node):
         return signed(self._operand.evaluate(fields, new_id), self._negative)
 
 
-class Chain(Node):
+class Chain(SqlNode):
     """Operands with operators of one precedence between them, from left to right."""
 
     __slots__ = ("_operands", "_operators")
 
-    def __init__(self, operands: list[Node], operators: list[int]) -> None:
+    def __init__(self, operands: list[SqlNode], operators: list[int]) -> None:
         self._operands = operands
         self._operators = operators
 
@@ -150,7 +150,7 @@ class Chain(Node):
 class Compare(Condition):
     __slots__ = ("_left", "_operator", "_right")
 
-    def __init__(self, operator: int, left: Node, right: Node) -> None:
+    def __init__(self, operator: int, left: SqlNode, right: SqlNode) -> None:
         self._operator = operator
         self._left = left
         self._right = right
@@ -165,7 +165,7 @@ class In(Condition):
 
     __slots__ = ("_choices", "_left")
 
-    def __init__(self, left: Node, choices: list[Node]) -> None:
+    def __init__(self, left: SqlNode, choices: list[SqlNode]) -> None:
         self._left = left
         self._choices = choices
 
@@ -186,7 +186,7 @@ class Like(Condition):
 
     __slots__ = ("_escape", "_left", "_pattern", "_ready")
 
-    def __init__(self, left: Node, pattern: Node, escape: Node | None) -> None:
+    def __init__(self, left: SqlNode, pattern: SqlNode, escape: SqlNode | None) -> None:
         self._left = left
         self._pattern = pattern
         self._escape = escape
@@ -243,7 +243,7 @@ class Exists(Condition):
 class Not(Condition):
     __slots__ = ("_operand",)
 
-    def __init__(self, operand: Node) -> None:
+    def __init__(self, operand: SqlNode) -> None:
         self._operand = operand
 
     def evaluate(self, fields: Fields, new_id: NewId) -> object:
@@ -256,7 +256,7 @@ class Junction(Condition):
 
     __slots__ = ("_deciding", "_operands")
 
-    def __init__(self, operands: list[Node], deciding: bool) -> None:
+    def __init__(self, operands: list[SqlNode], deciding: bool) -> None:
         self._operands = operands
         self._deciding = deciding
 

@@ -33,10 +33,10 @@ from twinbus.entities.sql.nodes import (
     Like,
     NamedProperty,
     NewIdCall,
-    Node,
     Not,
     Property,
     Sign,
+    SqlNode,
     SystemProperty,
     UserProperty,
 )
@@ -78,7 +78,7 @@ class Statement:
 
     __slots__ = ("target", "value")
 
-    def __init__(self, target: Property, value: Node | None) -> None:
+    def __init__(self, target: Property, value: SqlNode | None) -> None:
         self.target = target
         self.value = value
 
@@ -138,7 +138,7 @@ class Parser:
             raise self._expected(f"'{text}'")
 
     # --- entry points -----------------------------------------------------------------------------
-    def filter(self) -> Node:
+    def filter(self) -> SqlNode:
         """The whole text as a condition."""
         node = self._condition(self._or())
         if self._token.kind != END:
@@ -182,17 +182,17 @@ class Parser:
         return target
 
     # --- conditions -------------------------------------------------------------------------------
-    def _condition(self, node: Node) -> Node:
+    def _condition(self, node: SqlNode) -> SqlNode:
         if not isinstance(node, Condition):
             raise self._expected("a comparison, LIKE, IN or IS after the value")
         return node
 
-    def _value(self, node: Node) -> Node:
+    def _value(self, node: SqlNode) -> SqlNode:
         if isinstance(node, Condition):
             raise self._expected("AND, OR or ')': a condition is no value")
         return node
 
-    def _or(self) -> Node:
+    def _or(self) -> SqlNode:
         first = self._and()
         if not self._is_keyword("OR"):
             return first
@@ -201,7 +201,7 @@ class Parser:
             operands.append(self._condition(self._and()))
         return Junction(operands, deciding=True)
 
-    def _and(self) -> Node:
+    def _and(self) -> SqlNode:
         first = self._not()
         if not self._is_keyword("AND"):
             return first
@@ -210,7 +210,7 @@ class Parser:
             operands.append(self._condition(self._not()))
         return Junction(operands, deciding=False)
 
-    def _not(self) -> Node:
+    def _not(self) -> SqlNode:
         if not self._is_keyword("NOT"):
             return self._comparison()
         negated = False
@@ -219,7 +219,7 @@ class Parser:
         operand = self._condition(self._comparison())
         return Not(operand) if negated else operand
 
-    def _comparison(self) -> Node:
+    def _comparison(self) -> SqlNode:
         if self._take_keyword("EXISTS"):
             self._need_sign("(")
             named = self._any_property("the name of a property")
@@ -241,14 +241,14 @@ class Parser:
             return self._is_null(left, token)
         negated = self._take_keyword("NOT")
         if self._take_keyword("IN"):
-            node: Node = In(left, self._choices())
+            node: SqlNode = In(left, self._choices())
         elif self._take_keyword("LIKE"):
             node = self._like(left)
         else:
             raise self._expected("IN or LIKE after NOT")
         return Not(node) if negated else node
 
-    def _is_null(self, left: Node, token: Token) -> Node:
+    def _is_null(self, left: SqlNode, token: Token) -> SqlNode:
         if not isinstance(left, Property):
             raise self._lexer.error(token.at, "only a property can be compared by IS NULL")
         negated = self._take_keyword("NOT")
@@ -256,7 +256,7 @@ class Parser:
             raise self._expected("NULL" if negated else "NULL or NOT NULL")
         return IsNull(left, negated)
 
-    def _choices(self) -> list[Node]:
+    def _choices(self) -> list[SqlNode]:
         self._need_sign("(")
         choices = [self._value(self._sum())]
         while self._take_sign(","):
@@ -265,7 +265,7 @@ class Parser:
             raise self._expected("',' or ')'")
         return choices
 
-    def _like(self, left: Node) -> Node:
+    def _like(self, left: SqlNode) -> SqlNode:
         at = self._token.at
         pattern = self._value(self._sum())
         escape = self._value(self._sum()) if self._take_keyword("ESCAPE") else None
@@ -275,10 +275,10 @@ class Parser:
             raise self._lexer.error(at, str(error).rstrip(".")) from None
 
     # --- values -----------------------------------------------------------------------------------
-    def _sum(self) -> Node:
+    def _sum(self) -> SqlNode:
         return self._chain(_SUMS)
 
-    def _chain(self, operators: dict[str, int]) -> Node:
+    def _chain(self, operators: dict[str, int]) -> SqlNode:
         """Operands of + and -, which are chains of * / %, whose operands are signed values."""
         is_sum = operators is _SUMS
         first = self._chain(_PRODUCTS) if is_sum else self._signed()
@@ -291,7 +291,7 @@ class Parser:
             operands.append(self._value(self._chain(_PRODUCTS) if is_sum else self._signed()))
         return Chain(operands, used)
 
-    def _signed(self) -> Node:
+    def _signed(self) -> SqlNode:
         negative = False
         count = 0
         while self._is_sign("+") or self._is_sign("-"):
@@ -305,7 +305,7 @@ class Parser:
         operand = self._primary()
         return Sign(self._value(operand), negative) if count else operand
 
-    def _primary(self) -> Node:
+    def _primary(self) -> SqlNode:
         token = self._token
         if token.kind == TEXT or token.kind == NUMBER:
             if isinstance(token.value, int) and token.value > INT64_MAX:
@@ -326,7 +326,7 @@ class Parser:
             return NewIdCall()
         return self._any_property("a value")
 
-    def _brackets(self) -> Node:
+    def _brackets(self) -> SqlNode:
         opening = self._advance()
         self._enter(opening)
         node = self._or()
@@ -342,7 +342,7 @@ class Parser:
                 opening.at, f"brackets are nested more than {FILTER_NESTING_MAX} deep"
             )
 
-    def _parameter(self) -> Node:
+    def _parameter(self) -> SqlNode:
         token = self._advance()
         lower = token.text.lower()
         if lower not in self._parameters:

@@ -23,16 +23,16 @@ from twinbus.errors import OperationTimeout
 from twinbus.limits import ENTITY_WAIT_S_MAX
 
 # What is changed, behind all that it is in: namespace, topic, subscription.
-Place = tuple[str, ...]
+EntityPlace = tuple[str, ...]
 
 
-def place_of(prefix: str, path: str, *rule: str) -> Place:
+def place_of(prefix: str, path: str, *rule: str) -> EntityPlace:
     """The place of a queue, topic or subscription of a namespace, or of one of its rules."""
     pieces = path.lower().split(SUBSCRIPTIONS.lower(), 1)
     return (prefix, *pieces, *(each.lower() for each in rule))
 
 
-def place_of_entity(name: str) -> Place:
+def place_of_entity(name: str) -> EntityPlace:
     """The same by the name in the directory, which begins with that of the namespace."""
     prefix, end, path = name.rpartition(PREFIX_END)
     return place_of(prefix + end, path)
@@ -43,10 +43,10 @@ class EntityLocks:
 
     def __init__(self, patience_s: float = ENTITY_WAIT_S_MAX) -> None:
         self._patience_s = patience_s
-        self._locks: dict[Place, _Lock] = {}  # of what is being changed, or something in it
+        self._locks: dict[EntityPlace, _Lock] = {}  # of what is being changed, or something in it
 
     @asynccontextmanager
-    async def change(self, place: Place) -> AsyncIterator[None]:
+    async def change(self, place: EntityPlace) -> AsyncIterator[None]:
         """Inside, nobody else changes this, what it is in, or anything in it."""
         taken = await self._take(place, alone=place)
         try:
@@ -54,17 +54,17 @@ class EntityLocks:
         finally:
             self._give_back(taken)
 
-    async def settled(self, place: Place) -> None:
+    async def settled(self, place: EntityPlace) -> None:
         """Come back when nobody changes this or what it is in."""
         self._give_back(await self._take(place, alone=None))
 
-    def are_taken(self, place: Place) -> bool:
+    def are_taken(self, place: EntityPlace) -> bool:
         """Does somebody change this, or something in it?"""
         return place in self._locks
 
-    async def _take(self, place: Place, alone: Place | None) -> list[Place]:
+    async def _take(self, place: EntityPlace, alone: EntityPlace | None) -> list[EntityPlace]:
         """From the outside in, so that no two wait for each other."""
-        taken: list[Place] = []
+        taken: list[EntityPlace] = []
         try:
             async with asyncio.timeout(self._patience_s):
                 for length in range(1, len(place) + 1):
@@ -82,12 +82,12 @@ class EntityLocks:
                 self._give_back(taken)
         return taken
 
-    def _give_back(self, taken: list[Place]) -> None:
+    def _give_back(self, taken: list[EntityPlace]) -> None:
         for part in reversed(taken):
             self._locks[part].give_back()
             self._forget(part)
 
-    def _forget(self, part: Place) -> None:
+    def _forget(self, part: EntityPlace) -> None:
         lock = self._locks.get(part)
         if lock is not None and lock.is_free:
             del self._locks[part]

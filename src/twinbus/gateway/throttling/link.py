@@ -8,9 +8,9 @@ It knows which part of which entity a command is for, so that every partition ha
 
 from twinbus.clock import Clock
 from twinbus.entities.commands import Command
+from twinbus.entities.message import Message
 from twinbus.errors import ServerBusy
 from twinbus.gateway.directory.directory import Directory, plain_id
-from twinbus.gateway.throttling.credit_sink import PaidSink
 from twinbus.gateway.throttling.throttle import RECEIVE, Throttle, prefix_of
 from twinbus.links.sink import Sink
 from twinbus.links.store_link import (
@@ -22,7 +22,7 @@ from twinbus.links.store_link import (
     Receiving,
     StoreLink,
 )
-from twinbus.links.wrapper import LinkWrapper, submit_admitted
+from twinbus.links.wrapper import LinkWrapper, SinkWrapper, submit_admitted
 
 
 class ThrottledLink(LinkWrapper):
@@ -87,3 +87,21 @@ class ThrottledLink(LinkWrapper):
         if error is not None:
             raise error
         return super().accept_session(entity_id, session_id, timeout_ms, grant, then)
+
+
+class PaidSink(SinkWrapper):
+    """Hands on everything, and counts the messages."""
+
+    __slots__ = ("_clock", "_prefix", "_throttle")
+
+    def __init__(self, sink: Sink, prefix: str, throttle: Throttle, clock: Clock) -> None:
+        super().__init__(sink)
+        self._prefix = prefix
+        self._throttle = throttle
+        self._clock = clock
+
+    def deliver(
+        self, messages: list[Message], bodies: list[bytes], locked_until_utc_ms: int
+    ) -> None:
+        self._throttle.spend(self._prefix, len(messages), self._clock.now())
+        self._sink.deliver(messages, bodies, locked_until_utc_ms)

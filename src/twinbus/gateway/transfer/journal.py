@@ -70,7 +70,7 @@ HELD_COUNT_MAX: Final = 10_000  # sends that wait while a journal is made or clo
 UNKNOWN: Final = 1 << 60  # how many entries there are, before anybody has counted
 
 
-class Place:
+class JournalQueue:
     """A queue that is, or was, the journal."""
 
     __slots__ = ("carrier", "created_ms", "part")
@@ -91,7 +91,7 @@ class Journal:
         self._clock = journals.clock
         self._store = store
         self.state = NORMAL
-        self.places: list[Place] = []  # the first is emptied, the last is written
+        self.places: list[JournalQueue] = []  # the first is emptied, the last is written
         self._drain: Drain | None = None  # of the first
         self._held: deque[tuple[Part, Entity, Send]] = deque()
         self._writing = 0  # sends on their way into the journal
@@ -205,7 +205,7 @@ class Journal:
         new = NewEntity("queue", name, described)
         self._links[store].submit([CreateEntities([new], (self, store))])
 
-    def found(self, place: Place) -> None:
+    def found(self, place: JournalQueue) -> None:
         """A journal of before: it has to be emptied before anything goes straight."""
         if any(known.carrier == place.carrier for known in self.places):
             return  # its store has been opened again
@@ -291,7 +291,7 @@ class Journal:
             part = self.places[0].part
             self._links[part.store].submit([GetRuntime([part.entity_id], (self, self.places[0]))])
 
-    def _counted(self, place: Place, runtime: Runtime | None) -> None:
+    def _counted(self, place: JournalQueue, runtime: Runtime | None) -> None:
         if not self.places or self.places[0] is not place:
             return
         if self._drain is None or self._drain.source is not place.part:
@@ -308,7 +308,7 @@ class Journal:
         if self.state == DRAINING:
             self._close_if_little()
 
-    def _let_go(self, place: Place, runtime: Runtime | None) -> None:
+    def _let_go(self, place: JournalQueue, runtime: Runtime | None) -> None:
         """A journal is empty: its queue goes, unless it keeps what could not be delivered."""
         assert self._drain is not None
         self._drain.close()
@@ -339,7 +339,7 @@ class Journal:
         elif isinstance(command, CreateEntities):
             self._made(reply, rest)
         else:
-            assert isinstance(rest, Place)
+            assert isinstance(rest, JournalQueue)
             self._is_counting = False
             if reply.error is None and isinstance(reply.result, list):
                 self._counted(rest, reply.result[0])
@@ -364,7 +364,7 @@ class Journal:
         if reply.error is None and isinstance(reply.result, list):
             new = command.entities[0]
             created_ms = new.description.created_utc_ms
-            self.places.append(Place(Part(rest, reply.result[0], 0), new.name, created_ms))
+            self.places.append(JournalQueue(Part(rest, reply.result[0], 0), new.name, created_ms))
             self._flush()
             self._empty()
         else:
@@ -405,7 +405,7 @@ class Journals:
                 sick = int(number)
                 self.health_changed(sick, self.links[sick].health)
                 part = Part(store, each.entity_id, 0)
-                place = Place(part, each.name, each.description.created_utc_ms)
+                place = JournalQueue(part, each.name, each.description.created_utc_ms)
                 self._journals[sick].found(place)
 
     def takes(self, store: int) -> bool:
@@ -484,5 +484,5 @@ def _check(entity: Entity, command: Send) -> None:
             check_session_id(message.session_id)
 
 
-def _created_ms(place: Place) -> int:
+def _created_ms(place: JournalQueue) -> int:
     return place.created_ms

@@ -78,10 +78,10 @@ class RemoteStore:
         self.first_grant = 0
         # Who wants to know: opened with these entities, failed with this text and log, closed as
         # planned, an entity deleted for being idle.
-        self.on_opened: Callable[[list[Listed]], None] = _ignore_listed
-        self.on_failed: Callable[[str, list[str]], None] = _ignore_failure
+        self.on_opened: Callable[[list[Listed]], None] = _ignore
+        self.on_failed: Callable[[str, list[str]], None] = _ignore
         self.on_closed: Callable[[], None] = _ignore
-        self.on_entity_gone: Callable[[int], None] = _ignore_number
+        self.on_entity_gone: Callable[[int], None] = _ignore
         self._clock = clock
         self._on_replies = on_replies
         self._sender: Sender | None = None
@@ -92,7 +92,7 @@ class RemoteStore:
         self._replies: list[Reply] = []  # of the frame that is being read
         self._durable: dict[int, Callable[[], None]] = {}
         self._commits: dict[int, Then] = {}
-        self._is_held = False
+        self.is_held = False  # it is moving to another broker as planned
         self._held: list[Operation] = []
         self._held_bytes = 0
         self._held_from = 0  # numbers from here on have not been sent
@@ -109,13 +109,13 @@ class RemoteStore:
 
     def hold(self) -> None:
         """It is going to move: commands wait from now on until it is open elsewhere."""
-        if self._phase == _OPEN and not self._is_held:
-            self._is_held = True
+        if self._phase == _OPEN and not self.is_held:
+            self.is_held = True
             self._held_from = self._taken + 1
 
     def go_on(self) -> None:
         """It stays where it is after all."""
-        if self._phase == _OPEN and self._is_held:
+        if self._phase == _OPEN and self.is_held:
             self._send_held()
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class RemoteStore:
         if self._phase == _OPEN:
             self.speak((CLOSE_STORE, self.number))
             self._phase = _CLOSING
-            if not self._is_held:
+            if not self.is_held:
                 self.health = DOWN
 
     def lost(self, reason: str) -> None:
@@ -131,8 +131,8 @@ class RemoteStore:
         self._sender = None
         self._phase = _ABSENT
         self.health = DOWN
-        held_from = self._held_from if self._is_held else self._taken + 1
-        self._is_held = False
+        held_from = self._held_from if self.is_held else self._taken + 1
+        self.is_held = False
         self._held = []
         self._held_bytes = 0
         self._end_all(held_from, reason)
@@ -148,13 +148,8 @@ class RemoteStore:
         return self._phase == _OPEN
 
     @property
-    def is_held(self) -> bool:
-        """Is it moving to another broker as planned?"""
-        return self._is_held
-
-    @property
     def is_reachable(self) -> bool:
-        return self._phase == _OPEN or self._is_held
+        return self._phase == _OPEN or self.is_held
 
     def _opened(self, entities: list[Listed], first_grant: int) -> None:
         self._phase = _OPEN
@@ -165,7 +160,7 @@ class RemoteStore:
         self.on_opened(entities)
 
     def _send_held(self) -> None:
-        self._is_held = False
+        self.is_held = False
         held = self._held
         self._held = []
         self._held_bytes = 0
@@ -175,11 +170,11 @@ class RemoteStore:
     def _closed(self) -> None:
         self._sender = None
         self._phase = _ABSENT
-        if not self._is_held:
+        if not self.is_held:
             self.health = DOWN
         # What is not answered by now never will be: the disk was too slow for the time it got.
-        self._end_all(self._held_from if self._is_held else self._taken + 1, "")
-        self.receivers.leave_broker(planned=self._is_held)
+        self._end_all(self._held_from if self.is_held else self._taken + 1, "")
+        self.receivers.leave_broker(planned=self.is_held)
         self.on_closed()
 
     def _end_all(self, held_from: int, reason: str) -> None:
@@ -190,25 +185,25 @@ class RemoteStore:
         for number in list(self._commands):
             if number < held_from:
                 replies.append(self._reply(number, None, Unavailable(unknown)))
-            elif not self._is_held:
+            elif not self.is_held:
                 replies.append(self._reply(number, None, Unavailable(NOT_DONE)))
         if replies:
             self._on_replies(replies)
         for number in list(self._durable):
-            if number < held_from or not self._is_held:
+            if number < held_from or not self.is_held:
                 call = self._durable.pop(number, None)
                 if call is not None:
                     call()
         for number in list(self._commits):
             if number < held_from:
                 self._commits.pop(number)(Unavailable(unknown))
-            elif not self._is_held:
+            elif not self.is_held:
                 self._commits.pop(number)(Unavailable(NOT_DONE))
 
     # -- what the gateway asks ---------------------------------------------------------------------
 
     def submit(self, commands: list[Command]) -> None:
-        if self._phase != _OPEN or self._is_held:
+        if self._phase != _OPEN or self.is_held:
             self._submit_later(commands)
             return
         sender = self._sender
@@ -240,7 +235,7 @@ class RemoteStore:
 
     def _has_room(self, size: int) -> bool:
         return (
-            self._is_held
+            self.is_held
             and len(self._held) < HELD_COUNT_MAX
             and self._held_bytes + size <= HELD_BYTES_MAX
         )
@@ -267,18 +262,18 @@ class RemoteStore:
 
     def commit(self, commands: list[Command], size_bytes: int, then: Then) -> None:
         """All of these together or none (transactions.py)."""
-        if not (self._phase == _OPEN and not self._is_held) and not self._has_room(size_bytes):
+        if not (self._phase == _OPEN and not self.is_held) and not self._has_room(size_bytes):
             then(Unavailable(NOT_DONE))
             return
         number = self.take_number()
         self._commits[number] = then
         encoded = [encode_command(self.number, 0, command) for command in commands]
-        if self._is_held:
+        if self.is_held:
             self._held_bytes += size_bytes
         self._speak_in_order((COMMIT, self.number, number, encoded))
 
     def _speak_in_order(self, operation: Operation) -> None:
-        if self._is_held:
+        if self.is_held:
             self._held.append(operation)
         else:
             self.speak(operation)
@@ -404,17 +399,5 @@ def _size_of(command: Send) -> int:
     return size
 
 
-def _ignore() -> None:
-    """Nobody wants to know."""
-
-
-def _ignore_listed(entities: list[Listed]) -> None:
-    """Nobody wants to know."""
-
-
-def _ignore_failure(text: str, log: list[str]) -> None:
-    """Nobody wants to know."""
-
-
-def _ignore_number(number: int) -> None:
+def _ignore(*anything: object) -> None:
     """Nobody wants to know."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from twinbus import PRODUCT_NAME
 from twinbus.errors import ConfigError
-from twinbus.pipeline.bus.line import Line
+from twinbus.pipeline.bus.line import NamespaceConnection
 from twinbus.pipeline.bus.protocol import (
     SEND_BATCH_BYTES,
     Bus,
@@ -45,7 +45,7 @@ def open_bus(connection_string: str, operations: str = "auto") -> Bus:
     """Connect.  `auto` goes by what the bus says of itself: a twinbus has operations of its own."""
     if operations not in OPERATIONS:
         raise ConfigError(f"operations: '{operations[:64]}' is none of {', '.join(OPERATIONS)}")
-    line = Line(connection_string)
+    line = NamespaceConnection(connection_string)
     line.open()
     if operations == "auto":
         operations = "twinbus" if line.product() == PRODUCT_NAME else "standard"

@@ -60,7 +60,7 @@ def may_pass(error: TwinbusError) -> bool:
     return isinstance(error, ConnectionLost)
 
 
-class Line:
+class NamespaceConnection:
     """The connection to one namespace.  Any thread may use it."""
 
     def __init__(self, connection_string: str) -> None:
@@ -150,7 +150,7 @@ class Line:
 class Begun(Generic[T]):
     """Work that is under way while its owner does something else."""
 
-    def __init__(self, line: Line, work: Work[T]) -> None:
+    def __init__(self, line: NamespaceConnection, work: Work[T]) -> None:
         self._line = line
         self._work = work
         self._future: Future[T] | None = None

@@ -27,7 +27,7 @@ from twinbus.errors import (
 )
 from twinbus.limits import MESSAGE_SIZE_BYTES_MAX
 from twinbus.message.plain import BATCH_FORMAT, build_batch, cut
-from twinbus.pipeline.bus.line import Line, Patience, may_pass, named
+from twinbus.pipeline.bus.line import NamespaceConnection, Patience, may_pass, named
 from twinbus.pipeline.bus.protocol import SEND_BATCH_BYTES, SendRefused
 
 # More than four full batches would only wait in the bus instead of here; small ones may be many.
@@ -75,7 +75,12 @@ class LineSender:
     """A sender that survives its connection.  One thread at a time."""
 
     def __init__(
-        self, line: Line, path: str, retry: bool, batch_bytes: int, halves: bool = True
+        self,
+        line: NamespaceConnection,
+        path: str,
+        retry: bool,
+        batch_bytes: int,
+        halves: bool = True,
     ) -> None:
         self._line = line
         self._path = path
@@ -260,7 +265,7 @@ def _may_go_again(batch: _Batch, retry: bool) -> bool:
 class PlainBus:
     """What is the same on every Service Bus: the line, and sending on it."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: NamespaceConnection) -> None:
         self.line = line
 
     def send(self, path: str, messages: Sequence[bytes], *, retry: bool = False) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 from twinbus.amqp.types import Int
 from twinbus.client.requests import ManagementNode
 from twinbus.entities.partitions import COUNTER_BITS
-from twinbus.pipeline.bus.line import Begun, Line
+from twinbus.pipeline.bus.line import Begun, NamespaceConnection
 from twinbus.pipeline.bus.peeked import Peeked, read_peeked
 from twinbus.pipeline.bus.protocol import EntityState, PartitionState
 from twinbus.pipeline.bus.sending import PlainBus
@@ -27,7 +27,7 @@ _NUMBERS_END: Final = 1 << 63
 class StandardBus(PlainBus):
     """One namespace of any Service Bus."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: NamespaceConnection) -> None:
         super().__init__(line)
         self._seen: dict[str, dict[int, int]] = {}  # path → partition → the highest `next` so far
 

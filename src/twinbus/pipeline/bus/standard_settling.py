@@ -23,7 +23,7 @@ from twinbus.errors import (
     SessionCannotBeLocked,
     SessionLockLost,
 )
-from twinbus.pipeline.bus.line import Line, named
+from twinbus.pipeline.bus.line import NamespaceConnection, named
 from twinbus.pipeline.bus.peeked import Peeked, read_peeked
 
 _IDLE_S: Final = 2.0  # nothing for so long: the rest is locked by others
@@ -41,7 +41,9 @@ _NO_SESSION: Final = (SessionCannotBeLocked, OperationTimeout)
 class Settling:
     """One call of `settle`.  What is done leaves `_wanted`, so it may be begun again."""
 
-    def __init__(self, line: Line, path: str, reason: str | None, description: str | None) -> None:
+    def __init__(
+        self, line: NamespaceConnection, path: str, reason: str | None, description: str | None
+    ) -> None:
         self._line = line
         self._path = path
         self._reason = reason

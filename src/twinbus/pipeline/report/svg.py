@@ -23,7 +23,7 @@ _X_LABELS_MAX: Final = 9
 _MARK_CHARACTER: Final = 6.2  # about as wide as one is
 
 Text = Callable[[float], str]
-Place = Callable[[float], float]
+Scale = Callable[[float], float]
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ def legend(series: Sequence[Series]) -> Html:
     return Html(f'<p class="legend">{"".join(keys)}</p>')
 
 
-def _along(first: float, last: float, left: float) -> Place:
+def _along(first: float, last: float, left: float) -> Scale:
     """Where a value stands on an x axis from `first` to `last`."""
     span = (last - first) or 1.0
 
@@ -237,7 +237,7 @@ def _along(first: float, last: float, left: float) -> Place:
     return x_of
 
 
-def _x_ticks(first: float, last: float, x_of: Place, x_text: Text, y: float) -> list[str]:
+def _x_ticks(first: float, last: float, x_of: Scale, x_text: Text, y: float) -> list[str]:
     parts = []
     for place in range(5):
         x = first + (last - first) * place / 4
@@ -246,7 +246,7 @@ def _x_ticks(first: float, last: float, x_of: Place, x_text: Text, y: float) -> 
     return parts
 
 
-def _marks(marks: Marks, x_of: Place, bottom: float) -> list[str]:
+def _marks(marks: Marks, x_of: Scale, bottom: float) -> list[str]:
     """Upright lines, each with its text beside it, or the first word where no more has room."""
     parts = []
     xs = [x_of(at) for at, _ in marks]
@@ -259,7 +259,7 @@ def _marks(marks: Marks, x_of: Place, bottom: float) -> list[str]:
     return parts
 
 
-def _linear(top: float) -> Place:
+def _linear(top: float) -> Scale:
     """Where a value stands on the y axis that ends at `top`."""
     room = _HEIGHT - _TOP - _BOTTOM
 
@@ -269,7 +269,7 @@ def _linear(top: float) -> Place:
     return y_of
 
 
-def _y_axis(marks: Sequence[float], name: str, text: Text, y_of: Place) -> list[str]:
+def _y_axis(marks: Sequence[float], name: str, text: Text, y_of: Scale) -> list[str]:
     parts = []
     for mark in marks:
         y = y_of(mark)

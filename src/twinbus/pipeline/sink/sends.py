@@ -33,7 +33,7 @@ SENDERS_MAX: Final = 100  # links open at a time; a bus allows some 250 on a con
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PartChain:
     """Parts of which each waits for the one before."""
 
     destination: str
@@ -87,7 +87,7 @@ class Sends:
         if destination not in self._takes_mixed and len(orders) > 1:
             part = self._try_mixed(destination, part)
         lines = [part] if self._takes_mixed.get(destination) else part.by_order()
-        self._send_lines([Line(destination, each.cut(self._batch_bytes)) for each in lines])
+        self._send_lines([PartChain(destination, each.cut(self._batch_bytes)) for each in lines])
 
     def _try_mixed(self, destination: str, part: Part) -> Part:
         """Send the first batch alone: until its outcome is known nothing may overtake it.
@@ -109,7 +109,7 @@ class Sends:
         self._takes_mixed[destination] = True
         return joined(rest)
 
-    def _send_lines(self, lines: list[Line]) -> None:
+    def _send_lines(self, lines: list[PartChain]) -> None:
         """The first parts of all lines, then the second ones, …"""
         place = 0
         while lines := [line for line in lines if place < len(line.parts)]:

@@ -37,7 +37,7 @@ from twinbus.pipeline.sink import writers as sink
 from twinbus.pipeline.source.offsets import (
     DataLoss,
     Offset,
-    Stock,
+    PartitionStock,
     advance,
     capped,
     check_names,
@@ -157,7 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._names = names
         self._survey = Survey(options)
-        self._target: Mapping[str, Stock] | None = None
+        self._target: Mapping[str, PartitionStock] | None = None
 
     def initialOffset(self) -> dict[str, object]:
         """Always the same: Spark does not store it, and asks again after a crash."""
@@ -201,7 +201,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.deletes:
             self._settled(Offset.from_json(end), self._survey.stocks())
 
-    def _settled(self, read: Offset, stocks: Sequence[Stock]) -> Offset:
+    def _settled(self, read: Offset, stocks: Sequence[PartitionStock]) -> Offset:
         """What has been read of the entities that are there now, deleted if that is wished."""
         read = checked(read, stocks, self._options.fail_on_data_loss)
         if self._options.deletes:

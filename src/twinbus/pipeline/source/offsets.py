@@ -145,7 +145,7 @@ def _as_runs(key: str, position: Position) -> Runs:
 
 
 @dataclass(frozen=True, slots=True)
-class Stock:
+class PartitionStock:
     """What one partition holds now.  `runs` of a sub-queue only: the numbers that are there."""
 
     path: str
@@ -161,7 +161,7 @@ class Stock:
         return key_of(self.path, self.partition)
 
 
-def checked(start: Offset, stocks: Sequence[Stock], fails: bool) -> Offset:
+def checked(start: Offset, stocks: Sequence[PartitionStock], fails: bool) -> Offset:
     """`start`, if it is about what is there now; DataLoss, or without what is not, if it is not."""
     lost: dict[str, str] = {}
     for stock in stocks:
@@ -191,7 +191,7 @@ def check_names(offset: Offset, paths: Iterable[str], option: str) -> None:
             raise ConfigError(f"{option} names {key[:64]!r}, which is not read here")
 
 
-def unread(start: Offset, stock: Stock) -> int:
+def unread(start: Offset, stock: PartitionStock) -> int:
     """How many messages are to be read at most: no more than there are numbers, or messages."""
     if stock.runs is not None:
         return count(subtract(stock.runs, start.runs(stock.key)))
@@ -209,7 +209,7 @@ def shares(limit: int, wanted: Mapping[str, int]) -> dict[str, int]:
     return {key: min(want, max(1, limit * want // total)) for key, want in wanted.items()}
 
 
-def advance(start: Offset, stocks: Sequence[Stock], limit: int = 0) -> Offset:
+def advance(start: Offset, stocks: Sequence[PartitionStock], limit: int = 0) -> Offset:
     """Where the next batch ends.  What is not in stock (a partition that is down) stays."""
     wanted = {stock.key: unread(start, stock) for stock in stocks}
     share = shares(limit, wanted)
@@ -247,7 +247,7 @@ def limited(end: Offset, bound: Offset | None) -> Offset:
     return Offset(positions, end.created, end.origins)
 
 
-def lifted(start: Offset, stocks: Sequence[Stock]) -> Offset:
+def lifted(start: Offset, stocks: Sequence[PartitionStock]) -> Offset:
     """`start`, but not before the first number that is there, so that sizes say something."""
     positions = dict(start.positions)
     for stock in stocks:
@@ -256,9 +256,11 @@ def lifted(start: Offset, stocks: Sequence[Stock]) -> Offset:
     return Offset(positions, start.created, start.origins)
 
 
-def capped(stocks: Sequence[Stock], target: Mapping[str, Stock]) -> list[Stock]:
+def capped(
+    stocks: Sequence[PartitionStock], target: Mapping[str, PartitionStock]
+) -> list[PartitionStock]:
     """What there is now and was there already at the time of `target`."""
-    found: list[Stock] = []
+    found: list[PartitionStock] = []
     for stock in stocks:
         earlier = target.get(stock.key)
         if earlier is None:
@@ -269,6 +271,8 @@ def capped(stocks: Sequence[Stock], target: Mapping[str, Stock]) -> list[Stock]:
         end = min(stock.next, earlier.next)
         first = min(stock.first, end)
         found.append(
-            Stock(stock.path, stock.partition, stock.created_ms, first, end, stock.count, runs)
+            PartitionStock(
+                stock.path, stock.partition, stock.created_ms, first, end, stock.count, runs
+            )
         )
     return found

@@ -16,7 +16,7 @@ from twinbus.errors import EntityNotFound, ServiceError, TwinbusError, Unauthori
 from twinbus.pipeline.bus import Bus, EntityState, PartitionState
 from twinbus.pipeline.bus.pool import bus_for, forget
 from twinbus.pipeline.options import SourceOptions, is_sub_queue
-from twinbus.pipeline.source.offsets import Offset, Stock, first_of
+from twinbus.pipeline.source.offsets import Offset, PartitionStock, first_of
 from twinbus.pipeline.source.runs import Runs, merge
 
 STOCKS_FRESH_S: Final = 0.1
@@ -59,13 +59,13 @@ class Survey:
         self._options = options
         self._paths: list[str] = list(options.paths)
         self._list_again_s = 0.0
-        self._stocks: list[Stock] = []
+        self._stocks: list[PartitionStock] = []
         self._down: list[str] = []
         self._look_again_s = 0.0
         self._settled: dict[str, Runs] = {}
 
     @property
-    def known(self) -> list[Stock]:
+    def known(self) -> list[PartitionStock]:
         """What was there when it was last asked."""
         return self._stocks
 
@@ -81,7 +81,7 @@ class Survey:
         """Paths as they are shown, by their lower case."""
         return {path.lower(): path for path in self._paths}
 
-    def stocks(self) -> list[Stock]:
+    def stocks(self) -> list[PartitionStock]:
         """What each partition holds; one that is down is left out."""
         now_s = monotonic_s()
         if now_s >= self._look_again_s:
@@ -90,7 +90,7 @@ class Survey:
             self._look_again_s = done_s + max(STOCKS_FRESH_S, done_s - now_s)
         return self._stocks
 
-    def all_stocks(self) -> list[Stock]:
+    def all_stocks(self) -> list[PartitionStock]:
         """The same for who cannot come back later: a partition that is down is an error."""
         stocks = self.stocks()
         if self._down and self._options.fail_on_data_loss:
@@ -109,8 +109,8 @@ class Survey:
                     bus.settle(stock.path, ranges)
                 self._settled[stock.key] = ranges
 
-    def _look(self) -> tuple[list[Stock], list[str]]:
-        stocks: list[Stock] = []
+    def _look(self) -> tuple[list[PartitionStock], list[str]]:
+        stocks: list[PartitionStock] = []
         down: list[str] = []
         for path in self.paths():
             try:
@@ -137,14 +137,14 @@ class Survey:
             with reading(self._options, path) as bus:
                 return bus.entity(path)
 
-    def _stock(self, path: str, created_ms: int | None, state: PartitionState) -> Stock:
+    def _stock(self, path: str, created_ms: int | None, state: PartitionState) -> PartitionStock:
         number = state.partition
         runs: Runs | None = None
         if is_sub_queue(path):
             with reading(self._options, path) as bus:
                 found = bus.numbers(path, first_of(number), first_of(number + 1), _RUNS_MAX)
             runs = merge(found)
-        return Stock(path, number, created_ms, state.first, state.next, state.count, runs)
+        return PartitionStock(path, number, created_ms, state.first, state.next, state.count, runs)
 
 
 def _matching(options: SourceOptions, pattern: str) -> list[str]:

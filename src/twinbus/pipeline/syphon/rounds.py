@@ -22,7 +22,7 @@ ROUND: Final = "round"
 
 
 @dataclass(frozen=True, slots=True)
-class Stock:
+class BacklogStock:
     """One partition of a backlog queue, as it is now."""
 
     queue: str
@@ -56,7 +56,7 @@ class Rounds:
             due_ms = min(due_ms, self._due_ms)
         return now_ms >= due_ms
 
-    def should_go(self, stocks: Sequence[Stock], now_ms: int) -> bool:
+    def should_go(self, stocks: Sequence[BacklogStock], now_ms: int) -> bool:
         """Whether a round begins now."""
         left = sum(stock.count for stock in stocks if stock.is_up)
         self.is_empty = left == 0 and all(stock.is_up for stock in stocks)
@@ -98,7 +98,7 @@ class Rounds:
         return True
 
 
-def next_offset(start: Mapping[str, int], stocks: Sequence[Stock]) -> dict[str, int]:
+def next_offset(start: Mapping[str, int], stocks: Sequence[BacklogStock]) -> dict[str, int]:
     """The offset of a new round: it ends where the partitions end now."""
     positions = {key: number for key, number in start.items() if key != ROUND}
     for stock in stocks:

@@ -33,7 +33,7 @@ from twinbus.pipeline.options import OPERATIONS, GivenOptions
 from twinbus.pipeline.source.offsets import split_key
 from twinbus.pipeline.source.rows import position_prefix
 from twinbus.pipeline.syphon.mover import Memory, Mover
-from twinbus.pipeline.syphon.rounds import ROUND, Rounds, Stock, next_offset
+from twinbus.pipeline.syphon.rounds import ROUND, BacklogStock, Rounds, next_offset
 
 FORMAT: Final = "servicebus-syphon"
 MAX_PER_TASK_DEFAULT: Final = 50_000
@@ -163,10 +163,10 @@ class SyphonReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Tasks have settled what there was to settle."""
 
-    def _stocks(self) -> list[Stock]:
+    def _stocks(self) -> list[BacklogStock]:
         with using_bus(self._options.secondary, self._options.operations) as backlog:
             return [
-                Stock(queue, each.partition, each.is_up, each.next, each.count)
+                BacklogStock(queue, each.partition, each.is_up, each.next, each.count)
                 for queue in self._options.queues
                 for each in backlog.entity(queue).partitions
             ]

@@ -5,7 +5,12 @@ import asyncio
 import pytest
 
 from twinbus.errors import OperationTimeout
-from twinbus.gateway.namespaces.entity_locks import EntityLocks, Place, place_of, place_of_entity
+from twinbus.gateway.namespaces.entity_locks import (
+    EntityLocks,
+    EntityPlace,
+    place_of,
+    place_of_entity,
+)
 
 pytestmark = pytest.mark.asyncio
 
@@ -22,13 +27,13 @@ class Scene:
         self.inside: list[str] = []
         self._leave: dict[str, asyncio.Event] = {}
 
-    async def come(self, who: str, place: Place) -> "asyncio.Task[None]":
+    async def come(self, who: str, place: EntityPlace) -> "asyncio.Task[None]":
         self._leave[who] = asyncio.Event()
         task = asyncio.ensure_future(self._change(who, place))
         await self.settle()
         return task
 
-    async def _change(self, who: str, place: Place) -> None:
+    async def _change(self, who: str, place: EntityPlace) -> None:
         async with self.locks.change(place):
             self.inside.append(who)
             try:
