@@ -143,11 +143,15 @@ class OutageLoad:
         self._is_draining = True
 
     async def stop(self) -> None:
-        for task in self._senders | self._receivers:
-            task.cancel()
-        tasks = self._senders | self._receivers | self._settling
-        if tasks:
-            await asyncio.wait(tasks)
+        tasks = self._senders | self._receivers
+        while tasks:
+            for task in tasks:
+                # Again and again: `wait_for`, in which the SDK reads, lost one now and then before
+                # Python 3.12, when what it had waited for came at the same moment.
+                task.cancel()
+            _, tasks = await asyncio.wait(tasks, timeout=1.0)
+        if self._settling:
+            await asyncio.wait(self._settling)
 
     # -- senders -----------------------------------------------------------------------------------
 

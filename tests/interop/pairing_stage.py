@@ -10,6 +10,7 @@ alone and touch only what is named after their stage.
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pytest
@@ -19,6 +20,8 @@ from tests.crash.pairing_client import Pair
 from twinbus.client.links import Received
 
 QUEUES: Final = 3  # backlog queues of a stage
+# Blocking senders wait in these for seconds, and the async ones look up their host's name in them.
+THREADS: Final = 64
 
 Play = Callable[["Stage"], Coroutine[Any, Any, None]]
 Finished = dict[str, BaseException | None]  # what each has raised, by its name
@@ -129,6 +132,7 @@ async def finish(bus: Bus, request: pytest.FixtureRequest) -> Finished:
         if isinstance(each, pytest.Function) and each.path == request.path
     }
     plays = [play for test, play in _PLAYS.items() if test in tests]
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
 
     async def run(play: Play, settings: dict[str, str | int]) -> None:
         stage = Stage(bus, play.__name__.replace("_", "-"))

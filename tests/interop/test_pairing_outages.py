@@ -325,7 +325,7 @@ def backlog_count(bus: Bus) -> int:
 async def test_until_the_interval_has_passed_callers_see_the_error(stage: Stage) -> None:
     """P-7: a success stops the timer; then time alone fails the entity over."""
     queue = stage.queue
-    options = stage.options(failover_interval=10, send_timeout=10, retries=RETRIES)
+    options = stage.options(failover_interval=20, send_timeout=20, retries=RETRIES)
     async with open_pairs(stage.bus, **options) as pairs:
         senders = [pair.sender(queue) for pair in pairs]
 
