@@ -25,7 +25,7 @@ from twinbus.gateway.directory.directory import (
     Part,
 )
 from twinbus.gateway.health.health import LIMITED, availability
-from twinbus.gateway.partitions.fan_out import Ticking
+from twinbus.gateway.partitions.fan_out import Losing, Ticking
 from twinbus.gateway.partitions.receiver import PartitionedReceiver
 from twinbus.gateway.partitions.routing import route
 from twinbus.gateway.partitions.sessions import accept_session
@@ -43,7 +43,7 @@ class Gateway:
         self, links: list[StoreLink], clock: Clock, stores: Sequence[StoreLink] | None = None
     ) -> None:
         """`stores` are the links without any wrapper, for what no wrapper is about."""
-        self.links = links  # throttled while there is a reason to
+        self.links = links
         self.clock = clock
         self.directory = Directory()
         self.metrics = Metrics(clock)
@@ -52,10 +52,10 @@ class Gateway:
         self.down_partitions: Callable[[Entity], frozenset[int]] = _no_partitions
         self.journals: Journals | None = None  # where there are several stores
         self.ticking: set[Ticking] = set()  # receivers of partitioned entities with a cache
-        self._unthrottled = links
+        self.receivers: set[Losing] = set()  # all of those
         self._stores = list(links if stores is None else stores)
         self._only_store = self._stores[0] if len(self._stores) == 1 else None
-        self._throttled: list[StoreLink] = []
+        self._throttled: list[ThrottledLink] = []
         self._throttle: Throttle | None = None
         self._only = links[0] if len(links) == 1 else None
 
@@ -64,15 +64,16 @@ class Gateway:
         self._throttle = throttle
         self._throttled = [
             ThrottledLink(store, link, self.directory, throttle, self.clock)
-            for store, link in enumerate(self._unthrottled)
+            for store, link in enumerate(self.links)
         ]
+        self.links = list[StoreLink](self._throttled)
+        self._only = self.links[0] if len(self.links) == 1 else None
         self.look_at_throttle()
 
     def look_at_throttle(self) -> None:
         """It may have a reason to refuse something now, or none any more."""
-        is_calm = self._throttle is None or self._throttle.is_calm
-        self.links = self._unthrottled if is_calm else self._throttled
-        self._only = self.links[0] if len(self.links) == 1 else None
+        for link in self._throttled:
+            link.set_work(not link.throttle.is_calm)
 
     def check_management(self, prefix: str) -> None:
         """Refuse to manage entities of a namespace while there is too much to do."""
@@ -200,6 +201,11 @@ class Gateway:
         if entity is None:
             raise EntityNotFound("The messaging entity could not be found.")
         return entity
+
+    def lose(self, is_lost: Callable[[Entity, int], bool], error: ServiceError) -> None:
+        """From these partitions of entities nothing more comes, until they can be asked again."""
+        for receiver in list(self.receivers):
+            receiver.lose(is_lost, error)
 
     # -- health ----------------------------------------------------------------------------------
 

@@ -84,7 +84,7 @@ class Server:
         """Serve until `stop`; `ready` gets the port.  Returns the exit code."""
         config = self._config
         web_tokens = _web_tokens(config)
-        bus = ServerBus(config, self._clock, self._failed, self._lose, self._telemetry)
+        bus = ServerBus(config, self._clock, self._failed, self._detach, self._telemetry)
         observability = Observability(
             config, bus.gateway, bus.health, self._clock, bus.usage, self._telemetry
         )
@@ -203,7 +203,7 @@ class Server:
         data_dir = self._config.data_dir
         return NamespaceLifetimes(data_dir, identities, namespaces, make, leave, self._clock)
 
-    def _lose(self, fault: Fault) -> None:
+    def _detach(self, fault: Fault) -> None:
         """Whoever receives from what a fault is about does so no more."""
         for endpoint in list(self._endpoints):
             endpoint.detach_receivers(fault.covers_name, fault.error())

@@ -56,10 +56,10 @@ class ServerBus:
         config: ServerConfig,
         clock: Clock,
         on_failure: Callable[[BaseException], None],
-        lose: Callable[[Fault], None],
+        detach: Callable[[Fault], None],
         telemetry: Telemetry,
     ) -> None:
-        """`lose` detaches the receivers that a fault is about."""
+        """`detach`: what is to happen to receivers at an entity that a fault is about."""
         self._clock = clock
         self._telemetry = telemetry
         self._loop = asyncio.get_running_loop()
@@ -82,7 +82,9 @@ class ServerBus:
             self._catalog = CatalogFile(OsDisk(config.data_dir / "catalog"))
         runner = self.runner
         self.health: HealthSource = runner.health
-        self.faults = ServerFaults(runner.links, broker_count, runner.effects, lose, clock)
+        self.faults = ServerFaults(
+            runner.links, broker_count, runner.effects, detach, self._lose_parts, clock
+        )
         self.gateway = Gateway(self._traced(self.faults.links, config), clock, runner.links)
         self.metering = _metering(config, self.gateway, clock)
         self.changes = EntityChanges(self.gateway, self._catalog or NoCatalog())
@@ -133,6 +135,9 @@ class ServerBus:
         return self._telemetry.traced(
             links, _read_id, config.namespaces[0].name, lambda: self.gateway.directory
         )
+
+    def _lose_parts(self, fault: Fault) -> None:
+        self.gateway.lose(fault.covers, fault.error())
 
     # -- what changes ----------------------------------------------------------------------------
 

@@ -60,14 +60,17 @@ class ServerFaults:
         links: Sequence[StoreLink],
         broker_count: int,
         effects: FaultEffects,
-        lose: Callable[[Fault], None],
+        detach: Callable[[Fault], None],
+        lose_parts: Callable[[Fault], None],
         clock: Clock,
     ) -> None:
         self._targets = Targets(len(links), broker_count)
         self.faults = Faults(self._targets, random.random)
         self.links = [FaultyLink(link, store, self.faults) for store, link in enumerate(links)]
         self.connections = ClientConnections(self.faults, self._targets.by_host)
-        self.acting = ActingFaults(self.faults, effects, self.links, self.connections, lose, clock)
+        self.acting = ActingFaults(
+            self.faults, effects, self.links, self.connections, detach, lose_parts, clock
+        )
 
     def watch(self, namespaces: Namespaces, directory: Directory) -> None:
         """This is what there is from now on."""

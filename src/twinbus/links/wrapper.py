@@ -2,9 +2,10 @@
 
     gateway ── ThrottledLink ── TracedLink ── FaultyLink ── the store's own link
 
-A wrapper that has nothing to do is not on the way of a message: the throttle's are put around the
-links only while there is pressure (`Gateway.look_at_throttle`), the traces' only where traces are
-asked for, and a `FaultyLink` lends out the `submit` of what it wraps until there is a fault.
+A wrapper that has nothing to do is not on the way of a message: it lends out the `submit` of what
+it wraps, and wraps no sink.  Work begins and ends with `set_work`: for the throttle with pressure,
+for faults with the first and the last that is in force.  A `TracedLink` exists only where there are
+traces, and always has work.
 """
 
 from collections.abc import Callable
@@ -14,17 +15,33 @@ from twinbus.entities.commands import Command, Reply, dispatch_replies
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import ServiceError
 from twinbus.links.sink import Sink
-from twinbus.links.store_link import Accepting, Answer, StoreLink
+from twinbus.links.store_link import Accepting, Answer, ReceiverDescription, Receiving, StoreLink
 from twinbus.links.transactions import StoreTransactions
 
 
 class LinkWrapper:
-    """All of a `StoreLink` but commands and receivers, which are what there is to wrap it for."""
+    """All of a `StoreLink`; what has to do with commands and receivers is for others to replace."""
 
-    __slots__ = ("_link",)
+    def __init__(self, link: "StoreLink | LinkWrapper", *, has_work: bool) -> None:
+        self._link: StoreLink = link
+        self.outer: LinkWrapper | None = None  # lends out what this one does
+        if isinstance(link, LinkWrapper):
+            link.outer = self
+        self.set_work(has_work)
 
-    def __init__(self, link: StoreLink) -> None:
-        self._link = link
+    def set_work(self, has_work: bool) -> None:
+        """From now on it looks at what passes, or has nothing to do with it."""
+        self.has_work = has_work
+        self.lend()
+
+    def lend(self) -> None:
+        """Let `submit` be its own, or what lies within has to do."""
+        self.submit = self._submit if self.has_work else self._link.submit
+        if self.outer is not None:
+            self.outer.lend()
+
+    def _submit(self, commands: list[Command]) -> None:
+        raise NotImplementedError
 
     @property
     def health(self) -> int:
@@ -37,6 +54,9 @@ class LinkWrapper:
     @property
     def open_count(self) -> int:
         return self._link.open_count
+
+    def open_receiver(self, description: ReceiverDescription, sink: Sink) -> Receiving:
+        return self._link.open_receiver(description, sink)
 
     def accept_session(
         self, entity_id: int, session_id: str | None, timeout_ms: int, grant: int, then: Answer

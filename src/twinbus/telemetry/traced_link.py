@@ -70,7 +70,7 @@ class TracedLink(LinkWrapper):
 
         The directory belongs to the gateway, which is made of links, and so comes later.
         """
-        super().__init__(link)
+        super().__init__(link, has_work=True)
         self._store = store
         self._tracing = tracing
         self._read_id = read_id
@@ -80,7 +80,7 @@ class TracedLink(LinkWrapper):
 
     # -- sends and settlements ---------------------------------------------------------------------
 
-    def submit(self, commands: list[Command]) -> None:
+    def _submit(self, commands: list[Command]) -> None:
         for command in commands:
             spans: list[Begun] = []
             if isinstance(command, Send):

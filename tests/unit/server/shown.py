@@ -36,7 +36,7 @@ class Shown:
         namespaces = Namespaces([self.first, self.other])
         effects = LocalEffects(DiskFaults(lambda: 0.0), lambda is_slow: None)
         faults = ServerFaults(
-            [harness.gateway.links[0]], 0, effects, lambda fault: None, harness.clock
+            [harness.gateway.links[0]], 0, effects, lambda _: None, lambda _: None, harness.clock
         )
         faults.watch(namespaces, harness.gateway.directory)
         self.faults = faults.acting

@@ -3,7 +3,7 @@
     registry (faults.py) ─ begin, end ─▶ ActingFaults ─┬▶ FaultEffects  disks, processes
                                                        ├▶ FaultyLinks   the gateway's links
                                                        ├▶ Connections   of clients
-                                                       └▶ lose          receiving links
+                                                       └▶ receivers     detached, or less of them
 
 `ActingFaults` is the one through whom faults are added and cleared: it keeps the time, so that a
 fault ends by itself, and tells everybody who has to act.  How a disk is made slow or a process is
@@ -28,6 +28,7 @@ from twinbus.gateway.faults.kinds import (
     PARTITION_DOWN,
     RECEIVES,
     REFUSE_CONNECTIONS,
+    REFUSE_RECEIVES,
     SLOW_STORE,
 )
 from twinbus.gateway.faults.link import FaultyLink
@@ -76,15 +77,16 @@ class ActingFaults:
         effects: FaultEffects,
         links: Sequence[FaultyLink],
         connections: Connections,
-        lose: Callable[[Fault], None],
+        detach: Callable[[Fault], None],
+        lose_parts: Callable[[Fault], None],
         clock: Clock,
     ) -> None:
         self.faults = faults
         self._effects = effects
         self._links = links
         self._connections = connections
-        # Detaches the receivers that a fault covers: what is open must not go on.
-        self._lose = lose
+        self._detach = detach  # clients' receivers at the entities that a fault is about
+        self._lose_parts = lose_parts  # takes partitions from receivers that go on without them
         self._clock = clock
         # Of disk faults: the counts of each store when the fault began.
         self._counts: dict[str, dict[int, int]] = {}
@@ -163,13 +165,19 @@ class ActingFaults:
             elif kind is KILL_BROKER:
                 self._effects.kill_broker(fault.broker)
         else:
-            for link in self._links:
-                link.faults_changed()
-                if fault.partitions or kind is PARTITION_DOWN:
-                    link.lose_receivers(fault)
-            # Who is hit only now and then finds out by himself.
-            if kind.roles & RECEIVES and not fault.partitions and fault.probability >= 1.0:
-                self._lose(fault)
+            self._look_at_links()
+            self._lose(fault)
+
+    def _lose(self, fault: Fault) -> None:
+        """What is being received already must not go on."""
+        kind = fault.kind
+        if fault.probability < 1.0:
+            return  # who is hit now and then finds out by himself
+        if not fault.is_about_parts:
+            if kind.roles & RECEIVES:
+                self._detach(fault)
+        elif kind in (REFUSE_RECEIVES, PARTITION_DOWN):  # who is throttled gets less, not nothing
+            self._lose_parts(fault)
 
     def end(self, fault: Fault) -> None:
         kind = fault.kind
@@ -182,8 +190,11 @@ class ActingFaults:
         elif kind is HANG_BROKER and fault.broker is not None:
             self._effects.resume_broker(fault.broker)
         else:
-            for link in self._links:
-                link.faults_changed()
+            self._look_at_links()
+
+    def _look_at_links(self) -> None:
+        for link in self._links:
+            link.set_work(self.faults.active)
 
     def _stores(self, fault: Fault) -> list[int]:
         return [store for store in range(len(self._links)) if fault.covers_store(store)]

@@ -59,7 +59,6 @@ from twinbus.gateway.faults.kinds import (
     PARTITION_DOWN,
     RECEIVES,
     REFUSE_CONNECTIONS,
-    REFUSE_RECEIVES,
     SENDS,
     SLOW_STORE,
     THROTTLE,
@@ -182,6 +181,11 @@ class Fault:
         return self.covers_name(entity.name) and (
             not self.partitions or (entity.is_partitioned and partition in self.partitions)
         )
+
+    @property
+    def is_about_parts(self) -> bool:
+        """Whether it leaves an entity's other partitions alone, or the entity itself."""
+        return bool(self.partitions) or self.kind is PARTITION_DOWN
 
     def covers_namespace(self, namespace: str | None) -> bool:
         """Whether it is about connections to this one; None: nobody knows yet whose it is."""
@@ -351,14 +355,6 @@ class Faults:
             if fault.covers_name(entity.name):
                 down |= fault.partitions or _ALL_PARTITIONS
         return down
-
-    def holds_back(self, entity: Entity, partition: int) -> bool:
-        """Whether nothing at all can be received from a partition; nobody is counted as hit."""
-        return any(
-            fault.covers(entity, partition)
-            for fault in [*self._down, *self._refusing]
-            if fault.kind in (PARTITION_DOWN, REFUSE_RECEIVES) and fault.probability >= 1.0
-        )
 
     def _refusal(self, role: int, entity: Entity, partition: int) -> ServiceError | None:
         for fault in self._down:

@@ -11,6 +11,7 @@ What a store hands out in a reply is its own to change from the next command on,
 until other replies come is copied (`copy_of`).
 """
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from twinbus.clock import Clock
@@ -31,6 +32,13 @@ class Ticking(Protocol):
         """A second or so has passed."""
 
 
+class Losing(Protocol):
+    """A receiver that can lose some of the partitions it receives from."""
+
+    def lose(self, is_lost: Callable[[Entity, int], bool], error: ServiceError) -> None:
+        """These partitions of an entity can be asked no more, until they let themselves be."""
+
+
 class Routes(Protocol):
     """The part of the gateway that routing needs."""
 
@@ -45,6 +53,10 @@ class Routes(Protocol):
     @property
     def ticking(self) -> set[Ticking]:
         """Whom the gateway calls about once a second."""
+
+    @property
+    def receivers(self) -> set[Losing]:
+        """All receivers of partitioned entities."""
 
     def answer(self, reply: Reply) -> None:
         """Give a reply to whoever asked."""

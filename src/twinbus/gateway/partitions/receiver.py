@@ -21,6 +21,7 @@ Must never hand out more than the client's credit, nor messages of one partition
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from twinbus.entities.commands import COMPLETE, PEEK_LOCK, RELEASE, Lock, Reply, Settle
@@ -137,6 +138,7 @@ class PartitionedReceiver:
         self._is_closed = False
         self._first = 0  # the partition that is granted first the next time
         self._parts = [_PartSink(self, part) for part in entity.parts]
+        gateway.receivers.add(self)
         try:
             refusals = [self._open(part) for part in self._parts]
         except ServiceError:
@@ -207,7 +209,13 @@ class PartitionedReceiver:
         for part in self._parts:
             part.close()
         self._gateway.ticking.discard(self)
+        self._gateway.receivers.discard(self)
         self._release(self._cache.take_all())
+
+    def lose(self, is_lost: Callable[[Entity, int], bool], error: ServiceError) -> None:
+        for part in self._parts:
+            if part.receiving is not None and is_lost(self._entity, part.part.partition):
+                part.lost(error)
 
     def tick(self) -> None:
         """Time has passed: give back what is not asked for, ask partitions that have come back."""

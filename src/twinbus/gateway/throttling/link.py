@@ -1,7 +1,7 @@
 """A link to a store that asks the throttle first (A-2): wraps any `StoreLink`.
 
-    all is well              the gateway's links are the stores' own: nobody asks
-    pressure, or credits     every link is one of these
+    all is well              nobody asks
+    pressure, or credits     every command, every receiver and every wait for a session does
 
 It knows which part of which entity a command is for, so that every partition has its own share.
 """
@@ -28,24 +28,22 @@ from twinbus.links.wrapper import LinkWrapper, SinkWrapper, submit_admitted
 class ThrottledLink(LinkWrapper):
     """One store, for those who are let through to it."""
 
-    __slots__ = ("_clock", "_directory", "_store", "_throttle")
-
     def __init__(
         self, store: int, link: StoreLink, directory: Directory, throttle: Throttle, clock: Clock
     ) -> None:
-        super().__init__(link)
+        super().__init__(link, has_work=False)
+        self.throttle = throttle
         self._store = store
         self._directory = directory
-        self._throttle = throttle
         self._clock = clock
 
     @property
     def health(self) -> int:
         """A store that takes no sends is evaded by whatever may go to another one."""
         health = self._link.health
-        return SLOW if health == UP and self._throttle.is_store_full(self._store) else health
+        return SLOW if health == UP and self.throttle.is_store_full(self._store) else health
 
-    def submit(self, commands: list[Command]) -> None:
+    def _submit(self, commands: list[Command]) -> None:
         submit_admitted(self._link, commands, self._refusal)
 
     def _refusal(self, command: Command) -> ServerBusy | None:
@@ -54,9 +52,9 @@ class ThrottledLink(LinkWrapper):
         if found is None:
             return None  # about no entity, or the gateway's own
         now = self._clock.now()
-        error = self._throttle.admit_command(found[0], part_id, command, now)
+        error = self.throttle.admit_command(found[0], part_id, command, now)
         if error is None:
-            self._throttle.begin(part_id, 1)
+            self.throttle.begin(part_id, 1)
         return error
 
     def _receiver_refusal(self, entity_id: int) -> ServerBusy | None:
@@ -64,16 +62,16 @@ class ThrottledLink(LinkWrapper):
         found = self._directory.part(part_id)
         if found is None:
             return None
-        return self._throttle.admit(prefix_of(found[0]), part_id, RECEIVE, 1, self._clock.now())
+        return self.throttle.admit(prefix_of(found[0]), part_id, RECEIVE, 1, self._clock.now())
 
     def _paid(self, entity_id: int, sink: Sink) -> Sink:
         found = self._directory.part(plain_id(self._store, entity_id))
-        if found is None or not self._throttle.has_credits:
+        if found is None or not self.throttle.has_credits:
             return sink
-        return PaidSink(sink, prefix_of(found[0]), self._throttle, self._clock)
+        return PaidSink(sink, prefix_of(found[0]), self.throttle, self._clock)
 
     def open_receiver(self, description: ReceiverDescription, sink: Sink) -> Receiving:
-        if not description.relays:
+        if self.has_work and not description.relays:
             error = self._receiver_refusal(description.entity_id)
             if error is not None:
                 raise error
@@ -83,7 +81,7 @@ class ThrottledLink(LinkWrapper):
     def accept_session(
         self, entity_id: int, session_id: str | None, timeout_ms: int, grant: int, then: Answer
     ) -> Accepting:
-        error = self._receiver_refusal(entity_id)
+        error = self._receiver_refusal(entity_id) if self.has_work else None
         if error is not None:
             raise error
         return super().accept_session(entity_id, session_id, timeout_ms, grant, then)

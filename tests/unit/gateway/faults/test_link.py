@@ -24,6 +24,7 @@ from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.faults.faults import Fault, Faults, Wanted
 from twinbus.gateway.faults.link import FaultyLink
 from twinbus.links.store_link import ReceiverDescription
+from twinbus.links.wrapper import LinkWrapper
 
 
 class Asker:
@@ -63,13 +64,12 @@ class World:
 
     def add(self, kind: str, **scope: Any) -> Fault:
         fault = self.faults.add(Wanted(kind, **scope), self.harness.clock.now())
-        self.link.faults_changed()
-        self.link.lose_receivers(fault)
+        self.link.set_work(self.faults.active)
         return fault
 
     def clear(self, fault: Fault) -> None:
         self.faults.clear(fault)
-        self.link.faults_changed()
+        self.link.set_work(self.faults.active)
 
     def submit(self, *commands: Command) -> list[ServiceError | None]:
         """The errors, in the order in which they were told."""
@@ -156,51 +156,22 @@ def test_receivers_and_sessions_are_refused(world: World) -> None:  # A-1
     world.receive(world.orders)
 
 
-def test_a_receiver_at_a_partition_is_held_back_and_goes_on(world: World) -> None:
-    receiver, sink = world.receive(world.wide[3])
-    _, other = world.receive(world.wide[4])
+def test_a_receiver_at_a_partition(world: World) -> None:  # A-6
     fault = world.add("partition-down", entity="wide", partitions=(3,))
-    assert [type(error) for error in sink.errors] == [Unavailable]
-    assert other.errors == []
-    receiver.set_credit(5, False)  # nobody is there to hear it
-    receiver.resume()
+    with pytest.raises(Unavailable):
+        world.receive(world.wide[3])
+    world.receive(world.wide[4])
     world.clear(fault)
-    assert world.send(world.wide[3]) is None
-    assert len(sink.messages) == 1
-    assert receiver.session is None
-    receiver.close()
-    assert world.send(world.wide[3]) is None
-    assert len(sink.messages) == 1
+    world.receive(world.wide[3])
 
 
-def test_two_faults_on_one_partition(world: World) -> None:
-    receiver, sink = world.receive(world.wide[3])
-    first = world.add("partition-down", entity="wide", partitions=(3,))
-    second = world.add("refuse-receives", entity="wide", partitions=(3,))
-    assert len(sink.errors) == 1
-    receiver.set_credit(5, False)
-    world.clear(first)
-    assert world.send(world.wide[3]) is None
-    assert sink.messages == []
-    world.clear(second)
-    world.harness.run()
-    assert len(sink.messages) == 1
-
-
-def test_who_closes_while_it_is_held_back(world: World) -> None:
-    receiver, sink = world.receive(world.wide[3])
-    fault = world.add("partition-down", entity="wide")
-    receiver.close()
+def test_who_wraps_it_lends_out_what_it_does(world: World) -> None:
+    outer = LinkWrapper(world.link, has_work=False)
+    assert outer.submit == world.harness.broker.submit
+    fault = world.add("refuse-sends")
+    assert outer.submit == world.link.submit != world.harness.broker.submit
     world.clear(fault)
-    assert world.send(world.wide[3]) is None
-    assert sink.messages == []
-
-
-def test_throttling_and_what_is_only_likely_hold_nobody_back(world: World) -> None:
-    _, sink = world.receive(world.wide[3])
-    world.add("throttle", entity="wide", partitions=(3,))
-    world.add("refuse-receives", entity="wide", partitions=(3,), probability=0.5)
-    assert sink.errors == []
+    assert outer.submit == world.harness.broker.submit
 
 
 def test_transactions(world: World) -> None:

@@ -30,7 +30,7 @@ from twinbus.entities.rule_descriptions import RuleDescription
 from twinbus.entities.sessions import SessionLock
 from twinbus.errors import ServiceError, Unavailable
 from twinbus.gateway.directory.directory import Directory, Entity, Part
-from twinbus.gateway.partitions.fan_out import Ticking
+from twinbus.gateway.partitions.fan_out import Losing, Ticking
 from twinbus.gateway.partitions.receiver import PartitionedReceiver
 from twinbus.gateway.partitions.routing import route
 from twinbus.gateway.partitions.sessions import accept_session
@@ -243,6 +243,7 @@ class Bus:
         self.links: list[Any] = list(self.sims)
         self.directory = Directory()
         self.ticking: set[Ticking] = set()
+        self.receivers: set[Losing] = set()
         self.diverted: list[tuple[Part, Send]] = []
         self.diverts = False
         for sim in self.sims:

@@ -355,9 +355,7 @@ def test_drain_does_not_wait_for_a_partition_that_was_lost() -> None:
     queue = fill(bus, 16)
     receiver, sink = bus.receiver(queue)
     refuse(bus.sims[1], Unavailable("out of order"))
-    for part in receiver._parts:
-        if part.part.store == 1:
-            part.lost(Unavailable("out of order"))
+    receiver.lose(lambda _, partition: partition % 4 == 1, Unavailable("out of order"))
     receiver.set_credit(100, drain=True)
     bus.settle()
     assert (len(sink.messages), sink.drained_count) == (12, 1)
@@ -405,13 +403,13 @@ def test_nobody_waits_where_no_partition_is_up() -> None:
         bus.receiver(queue)
 
 
-def test_lost_partition_does_not_end_the_link_and_is_asked_again() -> None:
+def test_lost_partition_does_not_end_the_link_and_is_asked_again() -> None:
     bus = Bus(store_count=4)
     queue = bus.create()
     receiver, sink = bus.receiver(queue, 100)
     bus.settle()
-    part = receiver._parts[5]
-    part.lost(Unavailable("down"))
+    assert bus.receivers == {receiver}
+    receiver.lose(lambda _, partition: partition == 5, Unavailable("down"))
     assert sink.errors == []
     fill_partition(bus, queue, 5, 1)
     bus.pass_time(2_000)

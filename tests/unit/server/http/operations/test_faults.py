@@ -11,6 +11,7 @@ import pytest
 from tests.unit.broker.harness import BrokerHarness
 from twinbus.client.sas import make_sas_token
 from twinbus.entities.descriptions import QueueDescription
+from twinbus.entities.partitions import PARTITION_COUNT
 from twinbus.gateway.access.shared_access import LISTEN, MANAGE, SEND, AuthorizationRule, Authorizer
 from twinbus.gateway.directory.directory import Part
 from twinbus.gateway.faults.faults import DiskPlan, Fault
@@ -49,8 +50,11 @@ class Effects:
     def kill_broker(self, broker: int) -> None:
         self.seen.append(("kill", broker))
 
-    def lose(self, fault: Fault) -> None:
-        self.seen.append(("lose", fault.fault_id))
+    def detach(self, fault: Fault) -> None:
+        self.seen.append(("detach", fault.fault_id))
+
+    def lose_parts(self, fault: Fault) -> None:
+        self.seen.append(("lose parts", fault.fault_id))
 
 
 class Client:
@@ -74,9 +78,12 @@ class Client:
         directory = harness.gateway.directory
         directory.add("queue", "orders", QueueDescription(), [Part(0, 901, 0)])
         directory.add("queue", "second:bills", QueueDescription(), [Part(0, 902, 0)])
+        parts = [Part(0, 910 + partition, partition) for partition in range(PARTITION_COUNT)]
+        directory.add("queue", "wide", QueueDescription(), parts)
         self.effects = Effects()
         links = [harness.gateway.links[0]] * 2
-        server = ServerFaults(links, 2, self.effects, self.effects.lose, self.clock)
+        effects = self.effects
+        server = ServerFaults(links, 2, effects, effects.detach, effects.lose_parts, self.clock)
         server.watch(namespaces, directory)
         self.acting = server.acting
         self.faults = server.faults
@@ -220,7 +227,17 @@ def test_brokers(client: Client) -> None:
 def test_receivers_are_lost_to_what_refuses_them(client: Client) -> None:
     for kind in ("refuse-receives", "throttle", "refuse-sends", "refuse-management"):
         assert client.ask("POST", "/$faults", {"kind": kind})[0] == 201
-    assert client.effects.seen == [("lose", "1"), ("lose", "2")]
+    assert client.effects.seen == [("detach", "1"), ("detach", "2")]
+
+
+def test_receivers_lose_the_partitions_that_refuse_them(client: Client) -> None:
+    one = {"entity": "wide", "partition": 3}
+    for kind in ("refuse-receives", "partition-down", "throttle", "refuse-sends"):
+        assert client.ask("POST", "/$faults", {"kind": kind, **one})[0] == 201
+    likely = {"kind": "refuse-receives", "probability": 0.5}
+    assert client.ask("POST", "/$faults", {**likely, **one})[0] == 201
+    assert client.ask("POST", "/$faults", likely)[0] == 201
+    assert client.effects.seen == [("lose parts", "1"), ("lose parts", "2")]
 
 
 def test_no_other_methods(client: Client) -> None:
