@@ -16,7 +16,8 @@ import pytest
 
 from twinbus.amqp.composites import Source, Target
 from twinbus.amqp.connection import Connection
-from twinbus.amqp.events import DeliveryReceived, LinkAttached
+from twinbus.amqp.events import LinkAttached
+from twinbus.amqp.ingress import DeliveryReceived
 from twinbus.amqp.performatives import SETTLED
 from twinbus.amqp.settings import ConnectionSettings
 from twinbus.amqp.states import CLIENT

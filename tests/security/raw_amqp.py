@@ -13,19 +13,19 @@ import aiohttp
 
 from twinbus.amqp.composites import Coordinator, Declared, DeliveryState, Source, Target
 from twinbus.amqp.connection import Connection
+from twinbus.amqp.egress import EgressLink
 from twinbus.amqp.endpoints import Link
 from twinbus.amqp.events import (
     ConnectionClosed,
     ConnectionOpened,
-    DeliveryReceived,
     DispositionReceived,
     LinkAttached,
     LinkDetached,
 )
-from twinbus.amqp.link import EgressLink, IngressLink
+from twinbus.amqp.frames import Event
+from twinbus.amqp.ingress import DeliveryReceived, IngressLink
 from twinbus.amqp.settings import ConnectionSettings
 from twinbus.amqp.states import CLIENT
-from twinbus.amqp.wire import Event
 from twinbus.message.plain import Properties, decode_message, encode_message, value_section
 
 WAIT_S = 20.0

@@ -14,7 +14,7 @@ import pytest
 from tests.security.memory import PEAK, memory_bytes
 from tests.security.raw_amqp import RawConnection
 from twinbus.amqp.composites import Source, Target
-from twinbus.amqp.link import EgressLink
+from twinbus.amqp.egress import EgressLink
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock

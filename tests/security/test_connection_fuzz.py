@@ -34,9 +34,10 @@ from twinbus.amqp.composites import (
     Target,
 )
 from twinbus.amqp.connection import Connection
+from twinbus.amqp.egress import EgressLink
 from twinbus.amqp.events import ConnectionClosed, SaslInitReceived
-from twinbus.amqp.frames import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER, TLS_HEADER
-from twinbus.amqp.link import EgressLink, IngressLink
+from twinbus.amqp.frames import AMQP_HEADER, EMPTY_FRAME, SASL_HEADER, TLS_HEADER, Event
+from twinbus.amqp.ingress import IngressLink
 from twinbus.amqp.performatives import (
     RECEIVER,
     SENDER,
@@ -49,7 +50,6 @@ from twinbus.amqp.performatives import (
     Open,
 )
 from twinbus.amqp.transfers import Disposition, Transfer
-from twinbus.amqp.wire import Event
 from twinbus.limits import (
     CHANNELS_MAX,
     EGRESS_CREDIT_MAX,

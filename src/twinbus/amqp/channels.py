@@ -2,6 +2,7 @@
 
 from twinbus.amqp.composites import AmqpError
 from twinbus.amqp.events import SessionBegun
+from twinbus.amqp.frames import Wire
 from twinbus.amqp.performatives import Begin, End
 from twinbus.amqp.session import AmqpSession
 from twinbus.amqp.settings import ConnectionSettings, Peer
@@ -19,7 +20,6 @@ from twinbus.amqp.states import (
     advance,
     refusal,
 )
-from twinbus.amqp.wire import Wire
 from twinbus.errors import LocalProtocolError, RemoteProtocolError
 
 

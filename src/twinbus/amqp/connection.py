@@ -29,11 +29,13 @@ from twinbus.amqp.frames import (
     PROTOCOL_HEADER_BYTES,
     SASL_FRAME,
     SASL_HEADER,
+    Event,
     FrameBuffer,
+    Wire,
     encode_frame,
 )
 from twinbus.amqp.idle import IdleTime
-from twinbus.amqp.incoming import receive_transfer, receive_transfer_frame
+from twinbus.amqp.ingress import receive_transfer, receive_transfer_frame
 from twinbus.amqp.performatives import (
     Attach,
     Begin,
@@ -74,7 +76,6 @@ from twinbus.amqp.states import (
     refusal,
 )
 from twinbus.amqp.transfers import Disposition, Transfer, decode_disposition
-from twinbus.amqp.wire import Event, Wire
 from twinbus.errors import LocalProtocolError, RemoteProtocolError
 from twinbus.limits import (
     ATTACH_SIZE_BYTES_MAX,

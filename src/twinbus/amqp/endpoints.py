@@ -1,18 +1,19 @@
 """Sessions and links from inside: our end of each, and what goes out through it (part 2.5, 2.6).
 
 A session and its links know each other, so what both build on is here together: a session's
-windows, the order of its frames, its handles; a link's attach and detach.  Which way messages go is
-in link.py, what a peer's frames do in session.py.
+windows, the order of its frames, its handles; a link's attach and detach.  A link is named from our
+side: on an IngressLink the peer sends, on an EgressLink it receives.  What a peer's frames do is in
+session.py.  The shell calls a link's methods to answer.  Those of a link that is gone do nothing:
+the peer may detach at any time, and the shell learns of it only with the next events.
 """
 
 from collections import deque
 from typing import Final
 
 from twinbus.amqp.composites import AmqpError, Coordinator, Source, Target
-from twinbus.amqp.frames import encode_frame
+from twinbus.amqp.frames import UINT_MASK, Wire, encode_frame
 from twinbus.amqp.performatives import MIXED, SENDER, Attach, Begin, Detach, End, Flow
 from twinbus.amqp.states import ATTACHED, DETACHED, ENDED, MAPPED, UNMAPPED
-from twinbus.amqp.wire import UINT_MASK, Wire
 from twinbus.errors import LocalProtocolError
 from twinbus.limits import SESSION_WINDOW
 
@@ -144,6 +145,10 @@ class SessionEndpoint:
         self.wire.held_bytes += len(frame)
 
     # --- links -----------------------------------------------------------------------------------
+    def fail(self, error: AmqpError) -> None:
+        """The peer broke a rule of the session: end it, and tell the shell."""
+        raise NotImplementedError
+
     def fail_link(self, link: "Link", error: AmqpError) -> None:
         """The peer broke a rule of the link: detach it, and tell the shell."""
         raise NotImplementedError

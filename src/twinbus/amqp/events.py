@@ -3,12 +3,14 @@
 Several events of one chunk are handed over together, so an answer to an early one (`refuse`,
 `detach`, `close`) may come when later ones of the same link are already in the list.  Methods of a
 link that is gone do nothing, so the shell may go on; it drops deliveries of links it has refused.
+
+Deliveries are events, too: `DeliveryReceived` and `DeliveryTooLarge` (ingress.py).
 """
 
 from twinbus.amqp.composites import AmqpError, DeliveryState
+from twinbus.amqp.egress import EgressLink
 from twinbus.amqp.endpoints import Link, SessionEndpoint
-from twinbus.amqp.link import EgressLink, IngressLink
-from twinbus.amqp.wire import Event
+from twinbus.amqp.frames import Event
 
 
 class SaslInitReceived(Event):
@@ -86,51 +88,6 @@ class LinkDetached(Event):
         self.link = link
         self.closed = closed
         self.error = error
-
-
-class DeliveryReceived(Event):
-    """A whole delivery; the frames of a large one are joined, aborted ones never show."""
-
-    __slots__ = ("data", "delivery_id", "link", "message_format", "settled", "state", "tag")
-
-    def __init__(
-        self,
-        link: IngressLink,
-        delivery_id: int,
-        tag: bytes,
-        message_format: int,
-        settled: bool,
-        state: DeliveryState | None,
-        data: bytes,
-    ) -> None:
-        self.link = link
-        self.delivery_id = delivery_id
-        self.tag = tag
-        self.message_format = message_format
-        self.settled = settled
-        self.state = state
-        self.data = data
-
-
-class DeliveryTooLarge(Event):
-    """A delivery was larger than the link's max-message-size.  Its bytes are gone; the shell
-    settles it with `rejected`, so that the sender learns which of its messages it was."""
-
-    __slots__ = ("delivery_id", "link", "settled", "size", "state")
-
-    def __init__(
-        self,
-        link: IngressLink,
-        delivery_id: int,
-        settled: bool,
-        state: DeliveryState | None,
-        size: int,
-    ) -> None:
-        self.link = link
-        self.delivery_id = delivery_id
-        self.settled = settled
-        self.state = state
-        self.size = size
 
 
 class CreditChanged(Event):

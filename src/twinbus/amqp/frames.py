@@ -3,15 +3,22 @@
     0        4      5      6         8          4 * doff          size
     │ size   │ doff │ type │ channel │ extended │ performative, body │
 
+    received chunks ─▶ FrameBuffer ─▶ frames           frames ─▶ Wire ─▶ the shell
+
 FrameBuffer walks over received chunks by position and copies only what straddles two chunks.  It
 checks size, data offset and type as soon as eight bytes are there, before it keeps more, so a peer
-can make it hold one frame of the agreed size and no more.
+can make it hold one frame of the agreed size and no more.  The two frames of every message,
+`transfer` and `disposition`, are written by one Struct.pack each.
 """
 
 from struct import Struct
 from typing import Final
 
+from twinbus.amqp.encoding import encode_binary, encode_list
+from twinbus.amqp.fields import NULL, put_boolean, put_uint
+from twinbus.amqp.places import Places
 from twinbus.errors import RemoteProtocolError
+from twinbus.limits import FRAME_SIZE_BYTES_MIN
 
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 TLS_HEADER: Final = b"AMQP\x02\x01\x00\x00"
@@ -25,6 +32,15 @@ FRAME_HEADER_BYTES: Final = 8
 EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"  # keeps a connection alive
 
 _FRAME_HEADER: Final = Struct(">IBBH")
+
+UINT_MASK: Final = 0xFFFF_FFFF
+_HALF: Final = 0x8000_0000
+
+
+def serial_distance(start: int, end: int) -> int:
+    """How far `end` lies after `start`; negative when before (RFC 1982, 32 bits)."""
+    distance = (end - start) & UINT_MASK
+    return distance - 0x1_0000_0000 if distance >= _HALF else distance
 
 
 def encode_frame(
@@ -157,3 +173,152 @@ class FrameBuffer:
             raise RemoteProtocolError(f"data offset {doff} in a frame of {size} bytes")
         if self.frame_type > SASL_FRAME:
             raise RemoteProtocolError(f"unknown frame type {self.frame_type}")
+
+
+class Event:
+    """Root of all that a connection tells its shell (events.py)."""
+
+    __slots__ = ()
+
+
+class Wire:
+    """Frames wait here until the shell takes them; `size` is what waits, in bytes.
+
+    Frames that a session holds back count too (`held_bytes`), so that whoever looks at the size to
+    decide whether to send more sees all that this connection keeps.
+    """
+
+    __slots__ = (
+        "events",
+        "frame_size_max",
+        "frames",
+        "held_bytes",
+        "partial_bytes",
+        "places",
+        "size",
+        "unsettled_count",
+    )
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self.frames: list[bytes] = []
+        self.size = 0
+        self.held_bytes = 0
+        self.events: list[Event] = []
+        self.frame_size_max = FRAME_SIZE_BYTES_MIN  # the peer's, known from its open
+        self.partial_bytes = 0  # of deliveries whose last frame has not come
+        self.unsettled_count = 0  # of our deliveries, over all links
+
+    def write(self, frame: bytes) -> None:
+        """Queue a frame (or a header) behind all others."""
+        self.frames.append(frame)
+        self.size += len(frame)
+
+    def take(self) -> list[bytes]:
+        """Everything that is queued, in order."""
+        frames = self.frames
+        if frames:
+            self.frames = []
+            self.size = 0
+        return frames
+
+
+# --- writing whole frames ------------------------------------------------------------------------
+_FRAME_HEAD: Final = Struct(">IHH")
+# Frame header, descriptor and list8, then handle, delivery-id, tag, message-format, settled, more.
+_TRANSFER_16: Final = Struct(">IHH6sBIBI2s16s3s")
+_TRANSFER_SETTLED: Final = b"\x43\x41\x42"
+_TRANSFER_UNSETTLED: Final = b"\x43\x42\x42"
+_TRANSFER_16_BYTES: Final = _TRANSFER_16.size
+_FRAME_START: Final = 0x0200  # data offset 2, frame type 0
+
+_CONTINUATION: Final = Struct(">IHH6sBI5s")
+_CONTINUATION_BYTES: Final = _CONTINUATION.size
+
+_DISPOSITION: Final = Struct(">IHH5sBBBIBIB")
+_DISPOSITION_BYTES: Final = _DISPOSITION.size
+
+
+def encode_transfer_start(
+    channel: int,
+    handle: int,
+    delivery_id: int,
+    tag: bytes,
+    settled: bool,
+    prefix: bytes,
+    rest_size: int,
+    more: bool = False,
+    message_format: int = 0,
+) -> bytes:
+    """The first (or only) frame of a delivery up to `prefix`, which `rest_size` bytes follow."""
+    if len(tag) == 16 and message_format == 0 and not more:
+        return (
+            _TRANSFER_16.pack(
+                _TRANSFER_16_BYTES + len(prefix) + rest_size,
+                _FRAME_START,
+                channel,
+                b"\x00\x53\x14\xc0\x20\x06",
+                0x70,
+                handle,
+                0x70,
+                delivery_id,
+                b"\xa0\x10",
+                tag,
+                _TRANSFER_SETTLED if settled else _TRANSFER_UNSETTLED,
+            )
+            + prefix
+        )
+    fields = [
+        put_uint(handle),
+        put_uint(delivery_id),
+        encode_binary(tag),
+        put_uint(message_format),
+        put_boolean(settled),
+        put_boolean(more),
+    ]
+    head = b"\x00\x53\x14" + encode_list(fields)
+    size = 8 + len(head) + len(prefix) + rest_size
+    return b"".join((_FRAME_HEAD.pack(size, _FRAME_START, channel), head, prefix))
+
+
+def encode_continuation_frame(channel: int, handle: int, more: bool, body: bytes) -> bytes:
+    """A whole frame: a further part of a delivery.  Neither id nor tag: clients differ on them."""
+    return (
+        _CONTINUATION.pack(
+            _CONTINUATION_BYTES + len(body),
+            _FRAME_START,
+            channel,
+            b"\x00\x53\x14\xc0\x0b\x06",
+            0x70,
+            handle,
+            b"\x40\x40\x40\x40\x41" if more else b"\x40\x40\x40\x40\x42",
+        )
+        + body
+    )
+
+
+def encode_disposition_frame(
+    channel: int, role: bool, first: int, last: int, settled: bool, state: bytes
+) -> bytes:
+    """A whole frame; `state` is an encoded delivery state, or empty for none."""
+    state = state or NULL
+    if len(state) > 200:
+        fields = [put_boolean(role), put_uint(first), put_uint(last), put_boolean(settled), state]
+        head = b"\x00\x53\x15" + encode_list(fields)
+        return _FRAME_HEAD.pack(8 + len(head), _FRAME_START, channel) + head
+    return (
+        _DISPOSITION.pack(
+            _DISPOSITION_BYTES + len(state),
+            _FRAME_START,
+            channel,
+            b"\x00\x53\x15\xc0" + bytes((13 + len(state),)),
+            5,
+            0x41 if role else 0x42,
+            0x70,
+            first,
+            0x70,
+            last,
+            0x41 if settled else 0x42,
+        )
+        + state
+    )

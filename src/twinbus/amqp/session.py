@@ -6,14 +6,16 @@ its own incoming window: pyamqp ignores the one and counts the other by delivery
 make us keep is bounded by other means: links a session and a connection, places of a server
 (places.py), unsettled deliveries a link, and the bytes of half-received deliveries a connection.
 
-Here is what a peer's frames do, apart from the two of every message: transfers are in incoming.py,
+Here is what a peer's frames do, apart from the two of every message: transfers are in ingress.py,
 dispositions in settling.py.
 """
 
 from twinbus.amqp.composites import AmqpError, Coordinator, Source, Target
+from twinbus.amqp.egress import Deliveries, EgressLink
 from twinbus.amqp.endpoints import WINDOW_HALF, Link, SessionEndpoint
 from twinbus.amqp.events import CreditChanged, LinkAttached, LinkDetached, SessionEnded
-from twinbus.amqp.link import Deliveries, EgressLink, IngressLink
+from twinbus.amqp.frames import Wire, serial_distance
+from twinbus.amqp.ingress import IngressLink
 from twinbus.amqp.performatives import FIRST, MIXED, SENDER, Attach, Begin, Detach, End, Flow
 from twinbus.amqp.states import (
     ATTACH,
@@ -26,7 +28,6 @@ from twinbus.amqp.states import (
     REFUSALS,
     refusal,
 )
-from twinbus.amqp.wire import Wire, serial_distance
 from twinbus.errors import LocalProtocolError, RemoteProtocolError
 from twinbus.limits import HANDLES_MAX
 

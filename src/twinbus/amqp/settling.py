@@ -6,12 +6,12 @@ A range costs no more than what is really unsettled, however many ids it names.
 from collections.abc import Mapping
 
 from twinbus.amqp.composites import Received
+from twinbus.amqp.egress import Deliveries, EgressLink
 from twinbus.amqp.events import DispositionReceived, IncomingSettled
-from twinbus.amqp.link import Deliveries, EgressLink
+from twinbus.amqp.frames import UINT_MASK, Wire
 from twinbus.amqp.performatives import SENDER
 from twinbus.amqp.session import AmqpSession
 from twinbus.amqp.transfers import Disposition
-from twinbus.amqp.wire import UINT_MASK, Wire
 from twinbus.errors import RemoteProtocolError
 from twinbus.limits import DISPOSITION_MISSES_MAX
 

@@ -2,10 +2,9 @@
 
 Reading them takes a short way for the layouts that clients really send: the leading numbers are
 read in place, and what follows, which repeats from message to message, is looked up by its raw
-bytes.  Any other layout goes through the general codec.  Writing them is one Struct.pack per frame.
+bytes.  Any other layout goes through the general codec.  Writing them is in frames.py.
 """
 
-from struct import Struct
 from typing import Final
 
 from twinbus.amqp.composites import (
@@ -16,16 +15,7 @@ from twinbus.amqp.composites import (
     read_state,
 )
 from twinbus.amqp.decoding import decode_error, decode_within
-from twinbus.amqp.encoding import encode_binary, encode_list
-from twinbus.amqp.fields import (
-    NULL,
-    Fields,
-    composite,
-    put_binary,
-    put_boolean,
-    put_ubyte,
-    put_uint,
-)
+from twinbus.amqp.fields import Fields, composite, put_binary, put_boolean, put_ubyte, put_uint
 from twinbus.amqp.shapes import U32
 
 DELIVERY_TAG_BYTES_MAX: Final = 32
@@ -266,104 +256,3 @@ def _learn_disposition_tail(data: bytes, at: int, end: int, tail: bytes) -> _Dis
             _disposition_tails.clear()
         _disposition_tails[tail] = known
     return known
-
-
-# --- writing whole frames ------------------------------------------------------------------------
-_FRAME_HEAD: Final = Struct(">IHH")
-# Frame header, descriptor and list8, then handle, delivery-id, tag, message-format, settled, more.
-_TRANSFER_16: Final = Struct(">IHH6sBIBI2s16s3s")
-_TRANSFER_SETTLED: Final = b"\x43\x41\x42"
-_TRANSFER_UNSETTLED: Final = b"\x43\x42\x42"
-_TRANSFER_16_BYTES: Final = _TRANSFER_16.size
-_FRAME_START: Final = 0x0200  # data offset 2, frame type 0
-
-_CONTINUATION: Final = Struct(">IHH6sBI5s")
-_CONTINUATION_BYTES: Final = _CONTINUATION.size
-
-_DISPOSITION: Final = Struct(">IHH5sBBBIBIB")
-_DISPOSITION_BYTES: Final = _DISPOSITION.size
-
-
-def encode_transfer_start(
-    channel: int,
-    handle: int,
-    delivery_id: int,
-    tag: bytes,
-    settled: bool,
-    prefix: bytes,
-    rest_size: int,
-    more: bool = False,
-    message_format: int = 0,
-) -> bytes:
-    """The first (or only) frame of a delivery up to `prefix`, which `rest_size` bytes follow."""
-    if len(tag) == 16 and message_format == 0 and not more:
-        return (
-            _TRANSFER_16.pack(
-                _TRANSFER_16_BYTES + len(prefix) + rest_size,
-                _FRAME_START,
-                channel,
-                b"\x00\x53\x14\xc0\x20\x06",
-                0x70,
-                handle,
-                0x70,
-                delivery_id,
-                b"\xa0\x10",
-                tag,
-                _TRANSFER_SETTLED if settled else _TRANSFER_UNSETTLED,
-            )
-            + prefix
-        )
-    fields = [
-        put_uint(handle),
-        put_uint(delivery_id),
-        encode_binary(tag),
-        put_uint(message_format),
-        put_boolean(settled),
-        put_boolean(more),
-    ]
-    head = b"\x00\x53\x14" + encode_list(fields)
-    size = 8 + len(head) + len(prefix) + rest_size
-    return b"".join((_FRAME_HEAD.pack(size, _FRAME_START, channel), head, prefix))
-
-
-def encode_continuation_frame(channel: int, handle: int, more: bool, body: bytes) -> bytes:
-    """A whole frame: a further part of a delivery.  Neither id nor tag: clients differ on them."""
-    return (
-        _CONTINUATION.pack(
-            _CONTINUATION_BYTES + len(body),
-            _FRAME_START,
-            channel,
-            b"\x00\x53\x14\xc0\x0b\x06",
-            0x70,
-            handle,
-            b"\x40\x40\x40\x40\x41" if more else b"\x40\x40\x40\x40\x42",
-        )
-        + body
-    )
-
-
-def encode_disposition_frame(
-    channel: int, role: bool, first: int, last: int, settled: bool, state: bytes
-) -> bytes:
-    """A whole frame; `state` is an encoded delivery state, or empty for none."""
-    state = state or NULL
-    if len(state) > 200:
-        fields = [put_boolean(role), put_uint(first), put_uint(last), put_boolean(settled), state]
-        head = b"\x00\x53\x15" + encode_list(fields)
-        return _FRAME_HEAD.pack(8 + len(head), _FRAME_START, channel) + head
-    return (
-        _DISPOSITION.pack(
-            _DISPOSITION_BYTES + len(state),
-            _FRAME_START,
-            channel,
-            b"\x00\x53\x15\xc0" + bytes((13 + len(state),)),
-            5,
-            0x41 if role else 0x42,
-            0x70,
-            first,
-            0x70,
-            last,
-            0x41 if settled else 0x42,
-        )
-        + state
-    )

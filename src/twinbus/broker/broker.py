@@ -15,7 +15,7 @@ from twinbus.broker.bulk import PENDING
 from twinbus.broker.delivery import TURN_COUNT_MAX, Receiver, Taken
 from twinbus.broker.entity_requests import REQUESTS
 from twinbus.broker.forwarding import Forwarder, send_carried
-from twinbus.broker.live_entities import LiveEntities
+from twinbus.broker.live_entities import TIMER_MS_MAX, LiveEntities
 from twinbus.broker.receivers import StoreReceivers
 from twinbus.broker.session_waiters import Waiter
 from twinbus.broker.store_requests import STORE_REQUESTS
@@ -259,7 +259,11 @@ class Broker(StoreRun):
             if handed_out >= TURN_COUNT_MAX:
                 self.touch(queue)  # there may be more; others get their turn first
             self.receivers.drop_if_empty(receivers)
-        self.entities.arm(queue, now)
+        due_ms = queue.next_due_ms(now)
+        if receivers is not None:
+            due_ms = receivers.next_due_ms(due_ms, now)
+        if due_ms >= 0:
+            self.entities.arm(queue.entity_id, due_ms, now)
 
     def _walk_on(self, now: Now) -> None:
         """One slice of one walk; the next turn is another's."""
@@ -276,6 +280,8 @@ class Broker(StoreRun):
 
     def _forward(self, queue: Queue, now: Now) -> None:
         moved = self._forwarder.move(queue, now)
+        if queue.entity_id in self._forwarder.stalled:
+            self.entities.arm(queue.entity_id, TIMER_MS_MAX, now)
         self.work_count += moved
         if moved:
             self.touch(queue)  # there may be more; others get their turn first

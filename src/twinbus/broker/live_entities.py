@@ -40,8 +40,8 @@ class LiveEntities:
         now = self.run.clock.now()
         self._idle.note(queue, now)
         self._receivers.refuse_if_forwarding(queue)
-        self.arm(queue, now)
-        self.run.touch(queue)
+        self._watch(queue, now)
+        self.run.touch(queue)  # the next turn knows what is due
 
     def note_all(self) -> None:
         """After a start: whatever was scheduled, locked or expiring gets its timer, and what was
@@ -78,18 +78,14 @@ class LiveEntities:
 
     # -- time --------------------------------------------------------------------------------------
 
-    def arm(self, queue: Queue, now: Now) -> None:
-        """Look at this entity again when the next thing about it is due."""
-        entity_id = queue.entity_id
-        due = queue.next_due_ms(now)
-        receivers = self._receivers.by_entity.get(entity_id)
-        if receivers is not None:
-            due = receivers.next_due_ms(due, now)
-        if entity_id in self._idle.watched or entity_id in self._forwarder.stalled:
-            due = TIMER_MS_MAX if due < 0 else due
-        if due < 0:
-            return
-        self.timers.arm(entity_id, now.mono_ms + min(due, TIMER_MS_MAX))
+    def arm(self, entity_id: int, due_ms: int, now: Now) -> None:
+        """Look at this entity again when something about it is due."""
+        self.timers.arm(entity_id, now.mono_ms + min(due_ms, TIMER_MS_MAX))
+
+    def _watch(self, queue: Queue, now: Now) -> None:
+        """What may be deleted for being idle is looked at again and again."""
+        if queue.entity_id in self._idle.watched:
+            self.arm(queue.entity_id, TIMER_MS_MAX, now)
 
     def tick(self) -> None:
         """Look at those whose time has come."""
@@ -107,7 +103,7 @@ class LiveEntities:
             receivers = self._receivers.by_entity.get(entity_id)
             if receivers is not None:
                 receivers.tick(now)
-            self.arm(queue, now)
+            self._watch(queue, now)
             self.run.touch(queue)
 
     def _fan_out_due(self, topic: Topic, now: Now) -> None:

@@ -1,7 +1,7 @@
 """The broker's shell: the loop, the commit thread and the maintenance thread.
 
 The disk sets the rhythm: at most one commit is in flight, and what arrives meanwhile is the next
-one.  Who writes it is decided in `pace.py`: the loop itself, the kernel beside it, a thread.
+one.  Who writes it is decided by CommitMode: the loop itself, the kernel beside it, a thread.
 """
 
 import asyncio
@@ -13,7 +13,6 @@ from queue import SimpleQueue
 from typing import Final
 
 from twinbus.broker.broker import Broker
-from twinbus.broker.commit_mode import CommitMode
 from twinbus.broker.commit_ring import CommitRing
 from twinbus.broker.stall import StalledReply
 from twinbus.clock import Clock
@@ -28,6 +27,11 @@ from twinbus.storage.store import Store
 log = logging.getLogger("twinbus.broker")
 
 MAINTENANCE_INTERVAL_S: Final = 0.05
+SMALL_SIZE_BYTES_MAX: Final = 1 << 16
+LARGE_SIZE_BYTES_MAX: Final = 1 << 20
+SLOW_MS: Final = 5  # longer than that nobody else should be kept waiting
+PAUSE_MIN: Final = 16  # commits
+PAUSE_MAX: Final = 1_024
 
 
 class BrokerShell:
@@ -63,7 +67,7 @@ class BrokerShell:
         self._idle: asyncio.Future[None] | None = None
         self._commits = _Worker("twinbus-commit", self._loop)
         self._ring = CommitRing(store.ring(), self._loop, self._written, self._write_by_thread)
-        self._pace = CommitMode(self._ring.is_there)
+        self._mode = CommitMode(self._ring.is_there)
         self._tasks = _Worker("twinbus-maintenance", self._loop)
         self._maintenance: asyncio.TimerHandle | None = None
 
@@ -95,7 +99,7 @@ class BrokerShell:
             self._settle_idle()
             return
         self._committing = True
-        if self.writes_inline and self._pace.may_wait(commit.size, broker.light):
+        if self.writes_inline and self._mode.may_wait(commit.size, broker.light):
             self._write(commit)
         elif not self._ring.begin(commit):
             self._write_by_thread(commit)
@@ -117,7 +121,7 @@ class BrokerShell:
     def _write(self, commit: Commit) -> None:
         began_ms = self._clock.now().mono_ms
         error = _attempt(commit.write)
-        self._pace.waited(self._clock.now().mono_ms - began_ms)
+        self._mode.waited(self._clock.now().mono_ms - began_ms)
         self._written(commit, error)
 
     def _written(self, commit: Commit, error: BaseException | None) -> None:
@@ -249,6 +253,49 @@ def _attempt(work: Callable[[], None]) -> BaseException | None:
     except Exception as error:  # noqa: BLE001 - whatever it is, the store is not to be trusted
         return error
     return None
+
+
+class CommitMode:
+    """Whether the loop waits for the disk itself, or has a thread wait for it.
+
+    The best is to have the kernel write beside the loop (`storage/ring.py`); but a commit of few
+    messages is sooner written than handed over.  Where there is no ring it is the turn of a thread.
+    That shares Python's lock with the loop, and a loop that is busy gives it back late.  What this
+    costs depends on the commit (docs/performance.md has the figures):
+
+        few messages     being handed over and back takes as long as the sync: the loop waits
+        many, but small  settlements: nearly all of it is the disk's time, which the loop can use
+        large            messages: much of it is joining, checksum and copying: the loop waits
+        very large       takes its time on any disk: others should not be kept waiting for so long
+
+    And the loop waits only as long as the disk is quick.  One that was slow is left to others for
+    some commits, then tried again; each time it is still slow, for twice as many.
+    """
+
+    __slots__ = ("_has_ring", "_left", "_pause")
+
+    def __init__(self, has_ring: bool) -> None:
+        self._has_ring = has_ring
+        self._left = 0  # so many commits are not the loop's
+        self._pause = PAUSE_MIN
+
+    def may_wait(self, size: int, is_light: bool) -> bool:
+        """Is the loop to write a commit of so many bytes, light if it is of few messages?"""
+        is_large = SMALL_SIZE_BYTES_MAX < size <= LARGE_SIZE_BYTES_MAX
+        if not is_light and (self._has_ring or not is_large):
+            return False
+        if self._left > 0:
+            self._left -= 1
+            return False
+        return True
+
+    def waited(self, duration_ms: int) -> None:
+        """The loop has written one, and it took so long."""
+        if duration_ms < SLOW_MS:
+            self._pause = PAUSE_MIN
+        else:
+            self._left = self._pause
+            self._pause = min(2 * self._pause, PAUSE_MAX)
 
 
 Done = Callable[[BaseException | None], None]

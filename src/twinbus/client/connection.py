@@ -18,25 +18,25 @@ from typing import Final, Self, cast
 
 from twinbus.amqp.composites import AmqpError, Source, Target
 from twinbus.amqp.connection import Connection
+from twinbus.amqp.egress import EgressLink
 from twinbus.amqp.endpoints import Link
 from twinbus.amqp.events import (
     ConnectionClosed,
     ConnectionOpened,
     CreditChanged,
-    DeliveryReceived,
     DispositionReceived,
     IncomingSettled,
     LinkAttached,
     LinkDetached,
     SessionEnded,
 )
-from twinbus.amqp.link import EgressLink
+from twinbus.amqp.frames import Event
+from twinbus.amqp.ingress import DeliveryReceived
 from twinbus.amqp.performatives import SECOND, SETTLED, UNSETTLED
 from twinbus.amqp.session import AmqpSession
 from twinbus.amqp.settings import ConnectionSettings
 from twinbus.amqp.states import CLIENT
 from twinbus.amqp.types import Symbol, UInt
-from twinbus.amqp.wire import Event
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.links import ConnectionLost, Received, Receiver, Sender, service_error
 from twinbus.clock import SystemClock

@@ -15,8 +15,9 @@ from twinbus.amqp.composites import (
     modified,
     rejected,
 )
-from twinbus.amqp.events import DeliveryReceived, DispositionReceived, IncomingSettled
-from twinbus.amqp.link import EgressLink, IngressLink
+from twinbus.amqp.egress import EgressLink
+from twinbus.amqp.events import DispositionReceived, IncomingSettled
+from twinbus.amqp.ingress import DeliveryReceived, IngressLink
 from twinbus.errors import InvalidOperation, ServiceError, TwinbusError
 from twinbus.message.plain import DecodedMessage, data_section, decode_message
 

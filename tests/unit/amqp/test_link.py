@@ -22,15 +22,15 @@ from twinbus.amqp.composites import (
     Target,
     rejected,
 )
+from twinbus.amqp.egress import EgressLink
 from twinbus.amqp.events import (
     CreditChanged,
-    DeliveryReceived,
     DispositionReceived,
     IncomingSettled,
     LinkAttached,
     LinkDetached,
 )
-from twinbus.amqp.link import EgressLink, IngressLink
+from twinbus.amqp.ingress import DeliveryReceived, IngressLink
 from twinbus.amqp.performatives import RECEIVER, SENDER, Attach, Detach, End, Flow
 from twinbus.amqp.transfers import Disposition, Transfer
 from twinbus.errors import LocalProtocolError

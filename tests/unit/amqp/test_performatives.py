@@ -38,7 +38,12 @@ from twinbus.amqp.composites import (
 )
 from twinbus.amqp.decoding import decode_whole
 from twinbus.amqp.encoding import encode_value
-from twinbus.amqp.frames import FrameBuffer
+from twinbus.amqp.frames import (
+    FrameBuffer,
+    encode_continuation_frame,
+    encode_disposition_frame,
+    encode_transfer_start,
+)
 from twinbus.amqp.performatives import (
     RECEIVER,
     SENDER,
@@ -58,13 +63,7 @@ from twinbus.amqp.sasl_performatives import (
     SaslOutcome,
     SaslResponse,
 )
-from twinbus.amqp.transfers import (
-    Disposition,
-    Transfer,
-    encode_continuation_frame,
-    encode_disposition_frame,
-    encode_transfer_start,
-)
+from twinbus.amqp.transfers import Disposition, Transfer
 from twinbus.amqp.types import Array, Described, Int, Symbol, UInt, ULong
 from twinbus.errors import RemoteProtocolError
 

@@ -17,20 +17,18 @@ from tests.unit.amqp.wiring import (
     sent,
 )
 from twinbus.amqp.composites import ACCEPTED, Accepted, Received, Source, Target
+from twinbus.amqp.egress import EgressLink
 from twinbus.amqp.events import (
-    DeliveryReceived,
-    DeliveryTooLarge,
     DispositionReceived,
     IncomingSettled,
     LinkAttached,
     LinkDetached,
     SessionEnded,
 )
-from twinbus.amqp.frames import FrameBuffer
-from twinbus.amqp.link import EgressLink
+from twinbus.amqp.frames import Event, FrameBuffer, serial_distance
+from twinbus.amqp.ingress import DeliveryReceived, DeliveryTooLarge
 from twinbus.amqp.performatives import RECEIVER, SENDER, Attach, Begin, Detach, End, Flow
 from twinbus.amqp.transfers import Disposition, Transfer
-from twinbus.amqp.wire import Event, serial_distance
 from twinbus.errors import LocalProtocolError
 from twinbus.limits import (
     HANDLES_MAX,

@@ -19,13 +19,9 @@ from twinbus.amqp.composites import (
     TransactionalState,
     transactional,
 )
-from twinbus.amqp.events import (
-    DeliveryReceived,
-    DeliveryTooLarge,
-    DispositionReceived,
-    LinkDetached,
-)
-from twinbus.amqp.link import EgressLink
+from twinbus.amqp.egress import EgressLink
+from twinbus.amqp.events import DispositionReceived, LinkDetached
+from twinbus.amqp.ingress import DeliveryReceived, DeliveryTooLarge
 from twinbus.amqp.performatives import RECEIVER, Flow
 from twinbus.amqp.transfers import Disposition, Transfer
 

@@ -2,11 +2,10 @@
 
 from twinbus.amqp.composites import AmqpError, DeliveryState, Performative, Source, Target
 from twinbus.amqp.connection import Connection
+from twinbus.amqp.egress import EgressLink
 from twinbus.amqp.events import (
     ConnectionClosed,
     CreditChanged,
-    DeliveryReceived,
-    DeliveryTooLarge,
     DispositionReceived,
     IncomingSettled,
     LinkAttached,
@@ -20,16 +19,16 @@ from twinbus.amqp.frames import (
     AMQP_HEADER,
     SASL_FRAME,
     SASL_HEADER,
+    Event,
     FrameBuffer,
     encode_frame,
 )
-from twinbus.amqp.link import EgressLink, IngressLink
+from twinbus.amqp.ingress import DeliveryReceived, DeliveryTooLarge, IngressLink
 from twinbus.amqp.performatives import RECEIVER, SENDER, Attach, Begin, Open, decode_performative
 from twinbus.amqp.sasl_performatives import SaslInit
 from twinbus.amqp.session import AmqpSession
 from twinbus.amqp.settings import ConnectionSettings
 from twinbus.amqp.states import CLIENT, SERVER
-from twinbus.amqp.wire import Event
 
 MECHANISMS = ("ANONYMOUS", "PLAIN", "EXTERNAL", "MSSBCBS")
 FRAME_SIZE_HUGE = 16_777_216

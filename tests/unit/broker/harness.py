@@ -155,7 +155,9 @@ class BrokerHarness:
                 return
 
     def pass_time(self, duration_ms: int) -> None:
-        """Time passes; the timers run when they are due."""
+        """Time passes; the timers run when they are due, and before them the turn that is wanted."""
+        if self.wanted:
+            self.run()
         end = self.clock.now().mono_ms + duration_ms
         while True:
             due = self.broker.entities.timers.next_ms

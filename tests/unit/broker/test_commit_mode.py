@@ -2,7 +2,7 @@
 
 import pytest
 
-from twinbus.broker.commit_mode import (
+from twinbus.broker.shell import (
     LARGE_SIZE_BYTES_MAX,
     PAUSE_MAX,
     PAUSE_MIN,

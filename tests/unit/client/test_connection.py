@@ -17,18 +17,18 @@ from twinbus.amqp.composites import (
     rejected,
 )
 from twinbus.amqp.connection import Connection
+from twinbus.amqp.egress import EgressLink
 from twinbus.amqp.events import (
     ConnectionClosed,
     CreditChanged,
-    DeliveryReceived,
     DispositionReceived,
     LinkAttached,
     SaslInitReceived,
 )
-from twinbus.amqp.link import EgressLink, IngressLink
+from twinbus.amqp.frames import Event
+from twinbus.amqp.ingress import DeliveryReceived, IngressLink
 from twinbus.amqp.settings import ConnectionSettings
 from twinbus.amqp.states import SERVER
-from twinbus.amqp.wire import Event
 from twinbus.client.connection import BusConnection
 from twinbus.client.links import ConnectionLost
 from twinbus.errors import EntityNotFound, MessageLockLost, QuotaExceeded

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.unit.server.wired import Client
-from twinbus.amqp.events import DeliveryReceived
+from twinbus.amqp.ingress import DeliveryReceived
 from twinbus.message.plain import Properties, decode_message, encode_message, value_section
 
 

@@ -6,12 +6,13 @@ from typing import cast
 from tests.unit.broker.harness import BrokerHarness
 from twinbus.amqp.composites import Coordinator, Source, Target
 from twinbus.amqp.connection import Connection
+from twinbus.amqp.egress import EgressLink
 from twinbus.amqp.events import IncomingSettled, LinkAttached, LinkDetached
-from twinbus.amqp.link import EgressLink, IngressLink
+from twinbus.amqp.frames import Event
+from twinbus.amqp.ingress import IngressLink
 from twinbus.amqp.session import AmqpSession
 from twinbus.amqp.settings import ConnectionSettings
 from twinbus.amqp.states import CLIENT
-from twinbus.amqp.wire import Event
 from twinbus.gateway.access.shared_access import RIGHTS, AuthorizationRule, Authorizer
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces

@@ -3,8 +3,9 @@
 from typing import Final
 
 from twinbus.amqp.composites import Coordinator
+from twinbus.amqp.egress import EgressLink
 from twinbus.amqp.endpoints import Link
-from twinbus.amqp.link import EgressLink, IngressLink
+from twinbus.amqp.ingress import IngressLink
 from twinbus.amqp.types import Symbol, ULong
 from twinbus.entities.commands import PEEK_LOCK, RECEIVE_AND_DELETE
 from twinbus.errors import ArgumentInvalid, ServiceError

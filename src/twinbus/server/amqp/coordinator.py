@@ -23,8 +23,9 @@ from twinbus.amqp.composites import (
     read_transaction_request,
     transactional,
 )
-from twinbus.amqp.events import DeliveryReceived, DispositionReceived
-from twinbus.amqp.link import EgressLink, IngressLink
+from twinbus.amqp.egress import EgressLink
+from twinbus.amqp.events import DispositionReceived
+from twinbus.amqp.ingress import DeliveryReceived, IngressLink
 from twinbus.entities import commands, selections
 from twinbus.entities.commands import Command, Lock, Send, Settle
 from twinbus.errors import (

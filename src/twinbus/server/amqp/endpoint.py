@@ -15,9 +15,9 @@ from typing import Final, cast
 from twinbus.amqp.composites import AmqpError
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import ConnectionClosed, ConnectionOpened, SaslInitReceived
+from twinbus.amqp.frames import Event
 from twinbus.amqp.settings import ConnectionSettings
 from twinbus.amqp.states import OPENED, SERVER
-from twinbus.amqp.wire import Event
 from twinbus.errors import ServiceError, Unauthorized
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces

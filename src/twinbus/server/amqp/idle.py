@@ -8,8 +8,9 @@ anything on a $management node: a handler that renews its lock for an hour moves
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from twinbus.amqp.egress import EgressLink
 from twinbus.amqp.endpoints import Link
-from twinbus.amqp.link import EgressLink, IngressLink
+from twinbus.amqp.ingress import IngressLink
 from twinbus.limits import FIRST_LINK_S_MAX, LAST_LINK_S_MAX, LINK_IDLE_S_MAX
 
 _LOOKS: Final = 10  # within the time after which a link is idle

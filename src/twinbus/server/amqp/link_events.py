@@ -7,18 +7,18 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from twinbus.amqp.egress import EgressLink
 from twinbus.amqp.endpoints import Link
 from twinbus.amqp.events import (
     CreditChanged,
-    DeliveryTooLarge,
     DispositionReceived,
     LinkAttached,
     LinkDetached,
     SessionBegun,
     SessionEnded,
 )
-from twinbus.amqp.link import EgressLink
-from twinbus.amqp.wire import Event
+from twinbus.amqp.frames import Event
+from twinbus.amqp.ingress import DeliveryTooLarge
 from twinbus.errors import LinkStolen, ServiceError, Unauthorized
 from twinbus.server.amqp.attach import attach_link
 from twinbus.server.amqp.conversation import Conversation, LinkContext, context_of

@@ -1,8 +1,8 @@
 """A receiving link: the broker's deliveries out, the client's settlements in."""
 
 from twinbus.amqp.composites import Modified, TransactionalState
+from twinbus.amqp.egress import EgressLink
 from twinbus.amqp.events import DispositionReceived
-from twinbus.amqp.link import EgressLink
 from twinbus.entities.commands import PEEK_LOCK, Lock, Reply, Settle
 from twinbus.entities.message import ACTIVE, Message
 from twinbus.entities.sessions import SessionLock

@@ -8,8 +8,8 @@ from collections import deque
 from typing import Final
 
 from twinbus.amqp.composites import ACCEPTED, TransactionalState, transactional
-from twinbus.amqp.events import DeliveryReceived
-from twinbus.amqp.link import EgressLink, IngressLink
+from twinbus.amqp.egress import EgressLink
+from twinbus.amqp.ingress import DeliveryReceived, IngressLink
 from twinbus.errors import ArgumentInvalid, RemoteProtocolError, ServerBusy
 from twinbus.message.plain import (
     DecodedMessage,

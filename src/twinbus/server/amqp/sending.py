@@ -3,10 +3,9 @@
 from typing import Final, Protocol, cast
 
 from twinbus.amqp.composites import ACCEPTED, TransactionalState, transactional
-from twinbus.amqp.events import DeliveryReceived, DeliveryTooLarge
-from twinbus.amqp.link import IngressLink
+from twinbus.amqp.frames import Event
+from twinbus.amqp.ingress import DeliveryReceived, DeliveryTooLarge, IngressLink
 from twinbus.amqp.types import Symbol
-from twinbus.amqp.wire import Event
 from twinbus.entities.commands import Reply, Send
 from twinbus.entities.message import NewMessage
 from twinbus.errors import (

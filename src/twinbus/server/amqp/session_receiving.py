@@ -12,7 +12,7 @@ from typing import Final
 from uuid import UUID
 
 from twinbus.amqp.composites import Source
-from twinbus.amqp.link import EgressLink
+from twinbus.amqp.egress import EgressLink
 from twinbus.amqp.types import Described, Symbol
 from twinbus.entities.facts import MAIN
 from twinbus.entities.sessions import SessionLock

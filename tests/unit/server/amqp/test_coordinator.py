@@ -16,9 +16,10 @@ from twinbus.amqp.composites import (
     TransactionalState,
     transactional,
 )
-from twinbus.amqp.events import DeliveryReceived, DispositionReceived, IncomingSettled
+from twinbus.amqp.egress import EgressLink
+from twinbus.amqp.events import DispositionReceived, IncomingSettled
 from twinbus.amqp.frames import encode_frame
-from twinbus.amqp.link import EgressLink, IngressLink
+from twinbus.amqp.ingress import DeliveryReceived, IngressLink
 from twinbus.amqp.transfers import Transfer
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.queue import Queue

@@ -6,8 +6,7 @@ import pytest_asyncio
 from tests.unit.amqp.wiring import read_frames
 from tests.unit.server.wired import Client, Scene
 from twinbus.amqp.composites import ACCEPTED, Accepted, Performative, Rejected
-from twinbus.amqp.events import DeliveryReceived
-from twinbus.amqp.link import IngressLink
+from twinbus.amqp.ingress import DeliveryReceived, IngressLink
 from twinbus.amqp.performatives import Attach, Detach, End
 from twinbus.amqp.transfers import Disposition
 from twinbus.amqp.types import Symbol

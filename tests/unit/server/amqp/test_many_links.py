@@ -5,9 +5,9 @@ import pytest_asyncio
 
 from tests.unit.server.wired import Client, Scene
 from twinbus.amqp.composites import ACCEPTED, Source, Target
-from twinbus.amqp.events import ConnectionClosed, DeliveryReceived
-from twinbus.amqp.link import IngressLink
-from twinbus.amqp.wire import Event
+from twinbus.amqp.events import ConnectionClosed
+from twinbus.amqp.frames import Event
+from twinbus.amqp.ingress import DeliveryReceived, IngressLink
 from twinbus.limits import CONNECTION_UNSETTLED_MAX
 from twinbus.message.plain import data_section, encode_message
 

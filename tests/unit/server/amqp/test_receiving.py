@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit.server.wired import Client, Scene
 from twinbus.amqp.composites import Source, Target
-from twinbus.amqp.events import DeliveryReceived
+from twinbus.amqp.ingress import DeliveryReceived
 from twinbus.message.plain import data_section, encode_message
 
 pytestmark = pytest.mark.asyncio

@@ -19,8 +19,8 @@ from twinbus.amqp.composites import (
     rejected,
     transactional,
 )
-from twinbus.amqp.events import DeliveryReceived, IncomingSettled
-from twinbus.amqp.link import IngressLink
+from twinbus.amqp.events import IncomingSettled
+from twinbus.amqp.ingress import DeliveryReceived, IngressLink
 from twinbus.amqp.types import Array, Int, Symbol, Timestamp
 from twinbus.entities.queue import Queue
 from twinbus.gateway.access.shared_access import AuthorizationRule, Authorizer

@@ -1,9 +1,4 @@
-"""Links: one direction of messages inside a session (OASIS AMQP 1.0 part 2.6).
-
-Named from our side: on an IngressLink the peer sends, on an EgressLink it receives.  A link object
-belongs to its session, which feeds it what arrives; the shell calls the methods here to answer.
-Methods of a link that is gone do nothing: the peer may detach at any time, and the shell learns of
-it only with the next events.
+"""Links on which we send: credit, transfers, and what the peer says about our deliveries.
 
 Links are never resumed: whatever was unsettled when one goes is forgotten here, and it is for the
 shell to decide what that means for the messages.
@@ -11,163 +6,24 @@ shell to decide what that means for the messages.
 
 from typing import Final
 
-from twinbus.amqp.composites import Coordinator, DeliveryState, Source, Target
+from twinbus.amqp.composites import Coordinator, Source, Target
 from twinbus.amqp.endpoints import Link, SessionEndpoint
-from twinbus.amqp.frames import encode_frame
-from twinbus.amqp.performatives import RECEIVER, SENDER, Flow
-from twinbus.amqp.states import ATTACHED
-from twinbus.amqp.transfers import (
+from twinbus.amqp.frames import (
+    UINT_MASK,
     encode_continuation_frame,
     encode_disposition_frame,
+    encode_frame,
     encode_transfer_start,
+    serial_distance,
 )
-from twinbus.amqp.wire import UINT_MASK, serial_distance
+from twinbus.amqp.performatives import SENDER, Flow
+from twinbus.amqp.states import ATTACHED
 from twinbus.errors import LocalProtocolError
-from twinbus.limits import (
-    EGRESS_CREDIT_MAX,
-    INGRESS_CREDIT,
-    MESSAGE_SIZE_BYTES_MAX,
-    UNSETTLED_COUNT_MAX,
-)
+from twinbus.limits import EGRESS_CREDIT_MAX, UNSETTLED_COUNT_MAX
 
 # Size of a transfer frame besides the body: 8 of header, 3 of descriptor, list8 of 3, and at most
 # handle 5, id 5, tag 2 + 32, format 5, settled 1, more 1.
 _TRANSFER_BYTES_MAX: Final = 65
-
-
-class IngressLink(Link):
-    """The peer sends, we receive and settle."""
-
-    __slots__ = (
-        "credit",
-        "credit_window",
-        "delivery_count",
-        "drain",
-        "max_message_size",
-        "partial",
-        "partial_format",
-        "partial_id",
-        "partial_settled",
-        "partial_size",
-        "partial_state",
-        "partial_tag",
-        "unsettled_count",
-    )
-
-    def __init__(self, session: SessionEndpoint, name: str, handle: int) -> None:
-        super().__init__(session, name, handle, RECEIVER)
-        self.credit = 0  # what the peer may still send; below zero when it does not care
-        self.credit_window = 0  # kept filled up; 0: credit only by grant()
-        self.drain = False
-        self.delivery_count = 0
-        self.max_message_size = MESSAGE_SIZE_BYTES_MAX
-        self.unsettled_count = 0  # received, not yet settled by us
-        self.partial_id = -1  # delivery whose last frame has not come; -1: none
-        self.partial: bytearray | None = None  # None while a too large one is thrown away
-        self.partial_size = 0
-        self.partial_tag = b""
-        self.partial_format = 0
-        self.partial_settled = False
-        self.partial_state: DeliveryState | None = None  # as any of its frames has it
-
-    def accept(
-        self,
-        max_message_size: int = MESSAGE_SIZE_BYTES_MAX,
-        properties: dict[object, object] | None = None,
-        credit: int = INGRESS_CREDIT,
-        source: Source | None = None,
-        target: Target | Coordinator | None = None,
-    ) -> None:
-        """Answer the peer's attach and give credit, which is then kept filled up.
-
-        Source and target are echoed as they came, unless given here.
-        """
-        if not self._accept(
-            self.source if source is None else source,
-            self.target if target is None else target,
-            max_message_size,
-            properties,
-        ):
-            return
-        self.max_message_size = max_message_size
-        self.credit_window = credit
-        if credit:
-            self.grant(credit)
-
-    def grant(self, credit: int, drain: bool = False) -> None:
-        """Allow the peer `credit` more deliveries from here; with `drain` it has to use them at
-        once or give them back (CreditChanged)."""
-        if self.own_state == ATTACHED:
-            self.credit = credit
-            self.drain = drain
-            self.send_flow()
-
-    def settle(self, first: int, last: int, state: bytes, settled: bool = True) -> None:
-        """Tell the sender the outcome of deliveries `first` to `last`, all of this link."""
-        if self.own_state != ATTACHED:
-            return
-        session = self.session
-        session.wire.write(
-            encode_disposition_frame(session.channel, RECEIVER, first, last, settled, state)
-        )
-        if settled:
-            self.unsettled_count -= ((last - first) & UINT_MASK) + 1
-            self.top_up()
-
-    def send_flow(self) -> None:
-        """Tell the sender our count and its credit, with the windows of the session."""
-        session = self.session
-        flow = session.next_flow()
-        flow.handle = self.handle
-        flow.delivery_count = self.delivery_count
-        flow.link_credit = max(0, self.credit)
-        flow.drain = self.drain
-        session.write_in_order(encode_frame(session.channel, flow.encode()))
-
-    def top_up(self) -> None:
-        """Give fresh credit once half of the window is free again.  Deliveries that wait for their
-        settlement take from it, so a sender cannot run ahead of what we get done."""
-        window = self.credit_window
-        free = window - self.unsettled_count - self.credit
-        if window and free * 2 >= window and not self.drain and self.attached:
-            self.credit += free
-            self.send_flow()
-
-    def peer_flow(self, flow: Flow) -> bool:
-        """The sender's side of the flow state; True when it has answered our drain.
-
-        Credit in it is meaningless (pyamqp says 10,000) and not looked at.
-        """
-        if not self.drain or flow.delivery_count is None:
-            return False
-        ahead = serial_distance(self.delivery_count, flow.delivery_count)
-        if ahead > 0:
-            self.delivery_count = flow.delivery_count
-            self.credit = max(0, self.credit - ahead)
-        if self.credit > 0:
-            return False
-        self.drain = False
-        return True
-
-    def forget(self) -> None:
-        self.drop_partial()
-
-    def begin_partial(self, delivery_id: int, tag: bytes, message_format: int) -> None:
-        """The first frame of a delivery has come."""
-        self.partial_id = delivery_id
-        self.partial_tag = tag
-        self.partial_format = message_format
-        self.partial_settled = False
-        self.partial_state = None
-        self.partial_size = 0
-        self.partial = bytearray()
-
-    def drop_partial(self) -> None:
-        """Forget a delivery whose last frame has not come."""
-        if self.partial is not None:
-            self.session.wire.partial_bytes -= len(self.partial)
-            self.partial = None
-        self.partial_id = -1
 
 
 class Deliveries:
