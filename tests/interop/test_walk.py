@@ -16,7 +16,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from twinbus.client.admin import QUEUE, AdminClient
 
 # Each of these does something of its own (docs/internals/architecture.md walks through them).
-MODULES_MAX = 32
+MODULES_MAX = 24
 # While the disk is slow the kernel writes beside the loop, by two modules more.
 BESIDE_THE_LOOP = {"twinbus.broker.commit_ring", "twinbus.storage.ring"}
 FOLDER_BORDERS_MAX = 9

@@ -155,7 +155,7 @@ class BrokerHarness:
                 return
 
     def pass_time(self, duration_ms: int) -> None:
-        """Time passes; the timers run when they are due, and before them the turn that is wanted."""
+        """Time passes: first a turn that is wanted, then the timers that are due."""
         if self.wanted:
             self.run()
         end = self.clock.now().mono_ms + duration_ms

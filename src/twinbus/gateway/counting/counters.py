@@ -1,8 +1,11 @@
-"""Metrics: what has been counted, under the names that Azure Monitor has for a namespace.
+"""What is counted at an entity: for whoever watches (metrics), and for the bill (meter.py).
 
-Counters are plain numbers that are added to once per command or chunk, never per message.  They
-belong to an entity of the directory and go with it; names come in when somebody looks.  Everything
-starts at zero with the process, which is what a scraper expects of a counter.
+Counters are plain numbers that are added to once per command or chunk, never per message.
+
+    EntityMetrics   under the names that Azure Monitor has for a namespace.  They belong to an
+                    entity of the directory and go with it; names come in when somebody looks.
+                    All start at zero with the process, as a scraper expects of a counter.
+    EntityMeter     operations that Azure would bill, until the meter takes them
 
 docs/operating/metrics.md has the table of names; a test compares.
 """
@@ -21,9 +24,10 @@ from twinbus.entities.commands import (
     Send,
     Settle,
 )
+from twinbus.entities.message import NewMessage
 from twinbus.entities.selections import Selected, SettleRanges
 from twinbus.errors import ServerBusy, ServiceError
-from twinbus.gateway.counting.meter import EntityMeter, measure
+from twinbus.metered import MANAGEMENT, PING, RECEIVE, SEND, UNIT_BYTES, Metered
 
 _SERVER_ERROR: Final = 500  # HTTP's line between whose fault it was
 _PASSED_MAX: Final = 10_000  # sends after which one that is never answered is waited for no more
@@ -45,6 +49,22 @@ COUNTERS: Final = (
     ("deferred", "twinbus_defer_message_total", "Messages deferred."),
     ("dead_lettered", "twinbus_dead_letter_message_total", "Messages dead-lettered by receivers."),
 )
+
+
+def measure(messages: list[NewMessage]) -> tuple[int, int, int]:
+    """Of messages that were sent: size and units of those that are no pings, the pings."""
+    size = pings = 0
+    units = len(messages)
+    for message in messages:
+        length = len(message.body)
+        size += length
+        if length > UNIT_BYTES:
+            units += (length - 1) // UNIT_BYTES
+        key = message.producer_key
+        if key is not None and key.is_ping:
+            pings += 1
+            size -= length
+    return size, units - pings, pings
 
 
 class EntityMetrics:
@@ -141,6 +161,112 @@ class EntityMetrics:
         """So many messages were handed to a receiver."""
         self.outgoing_messages += count
         self.outgoing_bytes += size_bytes
+
+
+class EntityMeter:
+    """What is to be billed of one entity, since it was last taken."""
+
+    __slots__ = (
+        "_changed",
+        "_is_changed",
+        "empty_receives",
+        "entity",
+        "managed",
+        "namespace",
+        "pings",
+        "receive_units",
+        "receives",
+        "send_units",
+        "sends",
+    )
+
+    def __init__(self, namespace: str, entity: str, changed: "list[EntityMeter]") -> None:
+        self.namespace = namespace
+        self.entity = entity
+        self._changed = changed  # the meter's own list
+        self._is_changed = False
+        self.sends = 0
+        self.send_units = 0
+        self.receives = 0
+        self.receive_units = 0
+        self.empty_receives = 0  # of the receives
+        self.pings = 0
+        self.managed = 0
+
+    def sent(self, count: int, units: int, pings: int) -> None:
+        """So many messages were accepted, and so many pings (`measure`)."""
+        self.sends += count
+        self.send_units += units
+        self.pings += pings
+        if not self._is_changed:
+            self._change()
+
+    def delivered(self, bodies: list[bytes], size_bytes: int) -> None:
+        """These were handed to a receiver; together they are not larger than `size_bytes`."""
+        count = len(bodies)
+        units = count
+        if size_bytes > UNIT_BYTES:  # else none of them can be larger
+            for body in bodies:
+                size = len(body)
+                if size > UNIT_BYTES:
+                    units += (size - 1) // UNIT_BYTES
+        self.receives += count
+        self.receive_units += units
+        if not self._is_changed:
+            self._change()
+
+    def received_nothing(self) -> None:
+        """A receive has ended without a message."""
+        self.receives += 1
+        self.receive_units += 1
+        self.empty_receives += 1
+        self._change()
+
+    def managed_once(self) -> None:
+        """A request was carried out."""
+        self.managed += 1
+        self._change()
+
+    def replied(self, reply: Reply) -> None:
+        """A request about messages was answered."""
+        command, result = reply.command, reply.result
+        if reply.error is not None or isinstance(command, Settle):
+            return
+        if isinstance(command, Send):
+            _, units, pings = measure(command.messages)
+            self.sent(len(command.messages) - pings, units, pings)
+        elif isinstance(command, ReceiveDeferred) and isinstance(result, list):
+            if result:
+                bodies = [each.body for each in result]
+                self.delivered(bodies, sum([len(body) for body in bodies]))
+            else:
+                self.received_nothing()
+        elif isinstance(command, SettleRanges) and isinstance(result, Selected) and result.count:
+            self.receives += result.count
+            self.receive_units += result.units
+            self._change()
+        else:
+            self.managed_once()
+
+    def _change(self) -> None:
+        if not self._is_changed:
+            self._is_changed = True
+            self._changed.append(self)
+
+    def take(self, from_ms: int, to_ms: int) -> list[Metered]:
+        """What was counted between these moments; from here on it begins at zero."""
+        name, path = self.namespace, self.entity
+        receives, units, empty = self.receives, self.receive_units, self.empty_receives
+        counted = [
+            Metered(from_ms, to_ms, name, path, SEND, self.sends, self.send_units),
+            Metered(from_ms, to_ms, name, path, RECEIVE, receives, units, empty),
+            Metered(from_ms, to_ms, name, path, PING, self.pings, self.pings),
+            Metered(from_ms, to_ms, name, path, MANAGEMENT, self.managed, self.managed),
+        ]
+        self.sends = self.send_units = self.receives = self.receive_units = 0
+        self.empty_receives = self.pings = self.managed = 0
+        self._is_changed = False
+        return [each for each in counted if each.operations]
 
 
 class Enlisted:

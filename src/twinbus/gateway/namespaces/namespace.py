@@ -33,7 +33,8 @@ from twinbus.errors import (
     QuotaExceeded,
 )
 from twinbus.gateway.access.shared_access import Authorizer
-from twinbus.gateway.counting.meter import EntityMeter, metered_path
+from twinbus.gateway.counting.counters import EntityMeter
+from twinbus.gateway.counting.meter import metered_path
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.namespaces.entity_changes import EntityChanges

@@ -18,7 +18,7 @@ from twinbus.errors import (
     ServiceError,
     Unavailable,
 )
-from twinbus.gateway.counting.meter import measure
+from twinbus.gateway.counting.counters import measure
 from twinbus.gateway.directory.addresses import Address, parse_address
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.partitions.sends import deal

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from twinbus.gateway.counting.meter import EntityMeter
+from twinbus.gateway.counting.counters import EntityMeter
 from twinbus.gateway.directory.addresses import Address
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.gateway import Gateway

@@ -3,8 +3,8 @@
     socket ─▶ transport ─▶ [ FaultWatch ] ─▶ protocol      only while a connection fault is in force
     socket ◀─ transport ◀─ [ FaultWatch ] ◀─ ClientConnection ◀─ protocol
 
-A protocol writes to its ClientConnection as to a transport.  While no connection fault is in force
-that only passes on, and what comes in does not even go through it.
+A protocol writes to its ClientConnection as to a transport.  While no connection fault is in force,
+what comes in does not go through it, and for what goes out it lends the transport's `writelines`.
 
 Whoever asks about faults or health, or opens the page, must get through, or no fault could be
 cleared: a connection that begins with such a request is never touched.  To which namespace a
@@ -111,6 +111,7 @@ class ClientConnection(asyncio.Transport):
         self._watch: FaultWatch | None = None
         self._reads = True  # as far as the protocol is concerned
         self._closes = False  # as soon as what is late has gone out
+        self._lend()
 
     @property
     def is_lost(self) -> bool:
@@ -126,6 +127,7 @@ class ClientConnection(asyncio.Transport):
         if is_watched and self._watch is None:
             self._watch = FaultWatch(self, self._faults, self._transport)
             self._transport.set_protocol(self._watch)
+            self._lend()
         elif not is_watched:
             self.end_watch(flushes=True)
             self._transport.set_protocol(self.protocol)
@@ -134,6 +136,7 @@ class ClientConnection(asyncio.Transport):
         """What is late arrives now, or never."""
         watch, self._watch = self._watch, None
         if watch is not None:
+            self._lend()
             watch.outgoing.end(flushes)  # first: what comes in is answered at once
             watch.incoming.end(flushes)
 
@@ -175,11 +178,12 @@ class ClientConnection(asyncio.Transport):
         elif self.may_pass():
             self._watch.write(data)
 
-    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        if self._watch is None:
-            self._transport.writelines(list_of_data)
-        else:
-            self.write(b"".join(list_of_data))
+    def _lend(self) -> None:
+        writes = self._transport.writelines if self._watch is None else self._write_late
+        self.writelines = writes  # type: ignore[method-assign]
+
+    def _write_late(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.write(b"".join(list_of_data))
 
     def write_eof(self) -> None:
         self._after_what_is_late(self._transport.write_eof)

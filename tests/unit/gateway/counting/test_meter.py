@@ -16,15 +16,8 @@ from twinbus.entities.facts import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from twinbus.entities.message import Message, NewMessage, ProducerKey
 from twinbus.entities.selections import Selected, Selection, SettleRanges
 from twinbus.errors import QuotaExceeded
-from twinbus.gateway.counting.counters import Enlisted
-from twinbus.gateway.counting.meter import (
-    METERS_MAX,
-    EntityMeter,
-    Meter,
-    ReceiveWatch,
-    measure,
-    metered_path,
-)
+from twinbus.gateway.counting.counters import Enlisted, EntityMeter, measure
+from twinbus.gateway.counting.meter import METERS_MAX, Meter, ReceiveWatch, metered_path
 
 Counts = dict[tuple[str, str], tuple[int, int]]
 

@@ -39,7 +39,7 @@ from twinbus.errors import (
     ServiceError,
 )
 from twinbus.gateway.access.shared_access import LISTEN, SEND
-from twinbus.gateway.counting.meter import measure
+from twinbus.gateway.counting.counters import measure
 from twinbus.gateway.directory.addresses import parse_address
 from twinbus.limits import HTTP_BODY_BYTES_MAX, REST_WAIT_S_MAX
 from twinbus.links.request import ask
