@@ -1,46 +1,43 @@
-"""Which requirements the tests have proven: a pytest plugin that notes it, and a summary of it.
+"""Which requirements the tests have proven: a pytest plugin that notes it, and a report of it.
 
     pytest -p tests.proven --proven build/proven/pure.json
     python -m tests.proven build/proven
 
-A test proves the requirements whose numbers (`M-3`, `P-11`) stand in its source, or in its file's
-docstring.  Requirements that no test has proven make the summary fail.
+A test proves what it is marked with: `@pytest.mark.proves("P-8", "P-10")`, or `pytestmark` for all
+tests of a file.  docs/reference/requirements.md has the requirements, each built or open.  The
+report fails for a built one that no test has proven.
 """
 
 import functools
-import inspect
 import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-# How many there are of each kind: messaging, availability, pairs, entities in partitions, data
-# pipeline, cost.
-REQUIREMENTS: Final = {"M": 13, "A": 6, "P": 18, "E": 15, "D": 7, "C": 3}
-_NUMBER: Final = re.compile(r"\b([MAPEDC])-(\d{1,2})\b")
+REQUIREMENTS_FILE: Final = Path(__file__).parents[1] / "docs" / "reference" / "requirements.md"
+REPORT: Final = "requirements.txt"
+BUILT: Final = "built"
+OPEN: Final = "open"
+_ROW: Final = re.compile(r"^\| ([A-Z]-\d{1,2}) \| (built|open) \| (.+) \|$", re.MULTILINE)
 _PROPERTY: Final = "requirements"
 
 Proofs = dict[str, set[str]]  # requirement → tests
 
 
-def known() -> list[str]:
-    return [f"{kind}-{n}" for kind, count in REQUIREMENTS.items() for n in range(1, count + 1)]
-
-
-def numbers_in(text: str) -> set[str]:
-    return {f"{kind}-{int(number)}" for kind, number in _NUMBER.findall(text)} & set(known())
-
-
 @functools.cache
-def _numbers_of(function: Callable[..., object]) -> frozenset[str]:
-    module = inspect.getmodule(function)
-    whole = (module.__doc__ or "") if module is not None else ""
-    return frozenset(numbers_in(inspect.getsource(function) + whole))
+def requirements() -> dict[str, str]:
+    """All of them, in the order of the document: built or open."""
+    return {number: state for number, state, _ in _ROW.findall(REQUIREMENTS_FILE.read_text())}
+
+
+def proven_by(item: pytest.Item) -> list[str]:
+    """What a test proves by its markers."""
+    return sorted({number for marker in item.iter_markers("proves") for number in marker.args})
 
 
 # --- the plugin: runs in every worker, writes in the process that has started them ----------------
@@ -56,10 +53,15 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Notebook(Path(path)))
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for number in proven_by(item):
+        if number not in requirements():
+            pytest.fail(f"There is no requirement {number!r} in {REQUIREMENTS_FILE.name}.")
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    function = inspect.unwrap(getattr(item, "function", None) or item.runtest)
-    item.user_properties.append((_PROPERTY, sorted(_numbers_of(function))))
+    item.user_properties.append((_PROPERTY, proven_by(item)))
     yield
     item.user_properties.pop()
 
@@ -73,10 +75,11 @@ class _Notebook:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" and report.passed:
+            test = report.nodeid.partition("[")[0]  # with whatever parameters
             for name, numbers in report.user_properties:
                 if name == _PROPERTY and isinstance(numbers, list):
                     for number in numbers:
-                        self._proofs[number].add(report.nodeid)
+                        self._proofs[number].add(test)
 
     def pytest_sessionfinish(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +87,7 @@ class _Notebook:
         self._path.write_text(text)
 
 
-# --- the summary ----------------------------------------------------------------------------------
+# --- the report -----------------------------------------------------------------------------------
 
 
 def read(folder: Path) -> Proofs:
@@ -95,24 +98,30 @@ def read(folder: Path) -> Proofs:
     return proofs
 
 
-def summary(proofs: Proofs) -> tuple[str, list[str]]:
-    """What to print, and what is missing."""
-    missing = [number for number in known() if not proofs.get(number)]
-    tests = set().union(*proofs.values()) if proofs else set[str]()
-    kinds = []
-    for kind, count in REQUIREMENTS.items():
-        lacking = sum(number.startswith(f"{kind}-") for number in missing)
-        kinds.append(f"{kind} {count - lacking}/{count}")
-    total = len(known())
-    proven = f"{total - len(missing)} of {total} requirements ({', '.join(kinds)})"
-    return f"proven: {proven}, by {len(tests):,} tests that name them", missing
+def report(proofs: Proofs) -> str:
+    """Every requirement with its tests."""
+    lines = []
+    for number, state in requirements().items():
+        tests = sorted(proofs.get(number, ()))
+        lines.append(f"{number}  {state}, {len(tests)} tests")
+        lines += [f"    {test}" for test in tests]
+    return "\n".join(lines) + "\n"
 
 
 def main(folder: str) -> int:
-    text, missing = summary(read(Path(folder)))
-    sys.stdout.write(f"{text}\n")
+    proofs, states = read(Path(folder)), requirements()
+    (Path(folder) / REPORT).write_text(report(proofs))
+    built = [number for number, state in states.items() if state == BUILT]
+    still_open = [number for number, state in states.items() if state == OPEN]
+    missing = [number for number in built if not proofs.get(number)]
+    tests = set().union(*proofs.values()) if proofs else set[str]()
+    sys.stdout.write(
+        f"proven: {len(built) - len(missing)} of {len(built)} requirements that are built, by "
+        f"{len(tests):,} tests; which ones: {folder}/{REPORT}\n"
+        f"open: {', '.join(still_open)}\n"
+    )
     if missing:
-        sys.stderr.write(f"not proven: {', '.join(missing)}\n")
+        sys.stderr.write(f"built, and not proven: {', '.join(missing)}\n")
     return 1 if missing else 0
 
 

@@ -116,11 +116,12 @@ async def kept_sending(bus: Bus, store: int, until_true: Callable[[], bool]) -> 
     return refused
 
 
+@pytest.mark.proves("A-4", "E-15")
 @pytest.mark.parametrize("way", ["kill", "hang"])
 async def test_a_broker_is_lost_and_its_store_taken_over_and_given_back(
     tmp_path: Path, way: str
 ) -> None:
-    """A-4, E-15: the others take over, diagnostics are there, nothing acknowledged is lost."""
+    """The others take over, diagnostics are there, nothing acknowledged is lost."""
     async with running(config_of(tmp_path, brokers=3)) as bus:
         await bus.make_queues()
         listings: list[tuple[int, list[str]]] = []
@@ -167,8 +168,9 @@ async def test_a_broker_is_lost_and_its_store_taken_over_and_given_back(
         ]
 
 
+@pytest.mark.proves("A-4")
 async def test_a_broker_that_finds_itself_broken_says_where_it_is(tmp_path: Path) -> None:
-    """A-4: a broker in an inconsistent state."""
+    """A broker in an inconsistent state."""
     async with running(config_of(tmp_path, brokers=2)) as bus:
         await bus.make_queues()
         await bus.send(0)
@@ -209,10 +211,11 @@ async def test_a_broker_that_crashes_leaves_its_stack(tmp_path: Path) -> None:
         assert "Segmentation fault" in (bundle / "stacks.txt").read_text()
 
 
+@pytest.mark.proves("E-15")
 async def test_a_store_that_fails_is_opened_again_and_the_others_do_not_notice(
     tmp_path: Path,
 ) -> None:
-    """E-15: the loss of one store."""
+    """The loss of one store."""
     stores = (tmp_path / "a", tmp_path / "b")
     config = replace(config_of(tmp_path, brokers=1), stores=stores)
     async with running(config) as bus:

@@ -31,11 +31,12 @@ FULL_AFTER_COUNT_MAX = 8 * SEGMENT_SIZE_BYTES // len(BODY)
 RECOVERY_S_MAX = 10
 
 
+@pytest.mark.proves("M-1")
 @pytest.mark.parametrize("operation", ["sync", "write"])
 async def test_after_a_failed_sync_or_write_nothing_is_acknowledged(
     operation: str, server_with_queues: Callable[..., ServerProcess], faulty_disk: FaultyDisk
 ) -> None:
-    """M-1: the failed sync takes its bytes with it, so an acknowledgement of them would be a lie.
+    """The failed sync takes its bytes with it, so an acknowledgement of them would be a lie.
 
     The server must not try again (the second sync would succeed), but end with an error code.
     """

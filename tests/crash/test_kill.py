@@ -15,11 +15,12 @@ pytestmark = pytest.mark.asyncio
 SEED = 20_261_115
 
 
+@pytest.mark.proves("M-1")
 @pytest.mark.feature("send.durable", "ours.restart")
 async def test_kill_9_under_load_loses_and_resurrects_nothing(
     server_with_queues: Callable[..., ServerProcess],
 ) -> None:
-    """M-1: a send is acknowledged only when the message is durable."""
+    """A send is acknowledged only when the message is durable."""
     cycles = sized(60, nightly=1_000)
     server = server_with_queues()
     moments = random.Random(SEED)

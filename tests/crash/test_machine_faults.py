@@ -95,8 +95,9 @@ async def test_a_gateway_that_stood_still_blames_nobody(cluster_of: Callable[...
     await asyncio.to_thread(cluster.server.stop)
 
 
+@pytest.mark.proves("A-4")
 async def test_a_broker_that_stands_still_is_replaced(cluster_of: Callable[..., Cluster]) -> None:
-    """A-4: SIGSTOP of one broker; the other takes over, and gives back without anybody failing."""
+    """SIGSTOP of one broker; the other takes over, and gives back without anybody failing."""
     cluster = await asyncio.to_thread(cluster_of)
 
     def is_home(health: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Brokers are killed and hang, stores are slow, fail and are full, all under load (E-15, A-3, A-4).
+"""Brokers are killed and hang, stores are slow, fail and are full, all under load.
 
 0 acknowledged messages are lost, 0 completed ones come back, sends without a key always get through
 within a client's own retries, others fail only while their own store is in trouble, and the order
@@ -28,7 +28,7 @@ from tests.crash.outages import (
     weather,
 )
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.proves("A-3", "A-4", "E-15"), pytest.mark.asyncio]
 
 SEED = 20_261_120
 STORM_S = sized(4, nightly=12)  # 12 s: what moved away has time to move back
@@ -73,10 +73,11 @@ async def endured(cluster_of: Callable[[Schedule], Cluster], seed: int) -> None:
     await asyncio.to_thread(cluster.server.stop)
 
 
+@pytest.mark.proves("E-7", "E-15")
 async def test_the_official_client_gets_through(
     cluster_of: Callable[[Schedule], Cluster], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """E-7, E-15: what reaches an application that sends without a key is no error, ever."""
+    """What reaches an application that sends without a key is no error, ever."""
     caplog.set_level(logging.CRITICAL, "azure")  # it tells of every retry
     strikes = (
         Strike(KILL, 0, after_s=0.5),
@@ -97,8 +98,9 @@ async def test_the_official_client_gets_through(
     await asyncio.to_thread(cluster.server.stop)
 
 
+@pytest.mark.proves("A-3")
 async def test_a_journal_outlives_the_server(cluster_of: Callable[[Schedule], Cluster]) -> None:
-    """A-3: acknowledged for a store that had failed, and still elsewhere when everything ended."""
+    """Acknowledged for a store that had failed, and still elsewhere when everything ended."""
     strikes = (Strike(FAIL, 0, after_s=0.5, lasts_s=2.0), Strike(RESTART, 0, after_s=1.5))
     schedule = Schedule(SEED, 2, 2, strikes)
     cluster = await asyncio.to_thread(cluster_of, schedule)

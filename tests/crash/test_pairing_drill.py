@@ -44,6 +44,7 @@ REFERENCE: Final = "reference"
 NAMELESS: Final = "name-00-000000"
 
 
+@pytest.mark.proves("P-6", "P-16")
 @pytest.mark.parametrize("number", range(sized(1, nightly=40)))
 async def test_every_accepted_message_arrives(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int

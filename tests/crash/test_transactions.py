@@ -62,9 +62,10 @@ def taken_out(connection: Any, queue: str) -> Counter[int]:
     return found
 
 
+@pytest.mark.proves("M-7")
 @pytest.mark.feature("transaction.crash")
 def test_kill_9_during_commits(server_with_queues: Callable[..., ServerProcess]) -> None:
-    """M-7: all or nothing, and an acknowledged commit survives."""
+    """All or nothing, and an acknowledged commit survives."""
     server = server_with_queues()
     moments = random.Random(SEED)
     total = sized(500, nightly=20_000)

@@ -75,31 +75,38 @@ def is_in(block: Block, places: dict[tuple[str, str], str]) -> bool:
     return any(page == block.page and block.has(words) for page, words in places)
 
 
-@pytest.mark.parametrize("block", SHOWN, ids=block_id)
-def test_somebody_runs_it(block: Block) -> None:
-    only_make = block.language == "sh" and not _MAKE.sub("", _without_comments(block.text)).strip()
-    assert only_make or any(is_in(block, each) for each in (RUN_HERE, ELSEWHERE, NOT_RUN)), (
-        f"nobody runs this block of {block.page}; run the page below (RUN_HERE), name the test "
-        f"that does (ELSEWHERE), or say why nobody can (NOT_RUN):\n{block.text}"
-    )
+def is_only_make(block: Block) -> bool:
+    return block.language == "sh" and not _MAKE.sub("", _without_comments(block.text)).strip()
 
 
-@pytest.mark.parametrize("place", [*RUN_HERE, *ELSEWHERE, *NOT_RUN], ids=": ".join)
-def test_nothing_is_listed_that_is_not_there(place: tuple[str, str]) -> None:
-    page, words = place
-    found = [block for block in SHOWN if block.page == page and block.has(words)]
-    assert found, f"{page} shows no block with {words!r}"
-    if place in ELSEWHERE:
-        source = (ROOT / ELSEWHERE[place]).read_text()
-        name = Path(page).name
-        assert name in source or words in source or name.removesuffix(".md") in source
+def test_somebody_runs_each_block() -> None:
+    """A page is run below (RUN_HERE), by another test (ELSEWHERE), or nobody can (NOT_RUN)."""
+    lists = (RUN_HERE, ELSEWHERE, NOT_RUN)
+    forgotten = [
+        f"{block.page}:\n{block.text}"
+        for block in SHOWN
+        if not is_only_make(block) and not any(is_in(block, each) for each in lists)
+    ]
+    assert not forgotten, "\n".join(forgotten)
 
 
-@pytest.mark.parametrize("block", SHOWN, ids=block_id)
-def test_make_targets_are_there(block: Block) -> None:
+def test_nothing_is_listed_that_is_not_there() -> None:
+    for place in [*RUN_HERE, *ELSEWHERE, *NOT_RUN]:
+        page, words = place
+        found = [block for block in SHOWN if block.page == page and block.has(words)]
+        assert found, f"{page} shows no block with {words!r}"
+        if place in ELSEWHERE:
+            source = (ROOT / ELSEWHERE[place]).read_text()
+            name = Path(page).name
+            assert name in source or words in source or name.removesuffix(".md") in source, place
+
+
+def test_make_targets_are_there() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    for target in _MAKE.findall(_without_comments(block.text)):
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
+    for block in SHOWN:
+        for target in _MAKE.findall(_without_comments(block.text)):
+            is_there = re.search(rf"^{target}:", makefile, re.MULTILINE)
+            assert is_there, f"{block.page}: make {target}"
 
 
 def _without_comments(text: str) -> str:
@@ -120,14 +127,16 @@ def test_there_are_commands() -> None:
     assert len(ALL) > 90
 
 
-@pytest.mark.parametrize("page, words", ALL, ids=[f"{page}: {words}" for page, words in ALL])
-def test_the_program_understands_it(page: str, words: list[str]) -> None:
-    if any("…" in word or word.startswith("[") for word in words) or words[0] == "--version":
-        return  # something is left to the reader, or it is no command
-    try:
-        parse(words)
-    except SystemExit as ended:
-        pytest.fail(f"{page}: `twinbus {shlex.join(words)}` is refused ({ended.code})")
+def test_the_program_understands_every_command() -> None:
+    refused = []
+    for page, words in ALL:
+        if any("…" in word or word.startswith("[") for word in words) or words[0] == "--version":
+            continue  # something is left to the reader, or it is no command
+        try:
+            parse(words)
+        except SystemExit as ended:
+            refused.append(f"{page}: `twinbus {shlex.join(words)}` ({ended.code})")
+    assert not refused, "\n".join(refused)
 
 
 # --- pages that are run here ----------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Queues managed by the official administration client, over TLS, on a real server (M-11, M-13)."""
+"""Queues managed by the official administration client, over TLS, on a real server."""
 
 import datetime as dt
 from collections.abc import Iterator
@@ -24,6 +24,8 @@ from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.testing.server import ServerProcess
 
+pytestmark = pytest.mark.proves("M-11", "M-13")
+
 
 @pytest.fixture(scope="module")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
@@ -38,8 +40,9 @@ def admin(shared_server: ServerProcess) -> Iterator[ServiceBusAdministrationClie
         yield client
 
 
+@pytest.mark.proves("M-11", "M-13")
 @pytest.mark.feature("entity.queues")
-def test_create_get_update_delete(admin: ServiceBusAdministrationClient) -> None:  # M-11 M-13
+def test_create_get_update_delete(admin: ServiceBusAdministrationClient) -> None:
     created = admin.create_queue(
         "walk",
         lock_duration=dt.timedelta(seconds=45),
@@ -72,8 +75,9 @@ def test_create_get_update_delete(admin: ServiceBusAdministrationClient) -> None
         admin.get_queue("walk")
 
 
+@pytest.mark.proves("M-13")
 @pytest.mark.feature("entity.queues")
-def test_defaults_are_those_of_service_bus(admin: ServiceBusAdministrationClient) -> None:  # M-13
+def test_defaults_are_those_of_service_bus(admin: ServiceBusAdministrationClient) -> None:
     queue = admin.create_queue("defaults")
     assert queue.lock_duration == dt.timedelta(minutes=1)
     assert queue.max_delivery_count == 10
@@ -101,8 +105,9 @@ def test_names(admin: ServiceBusAdministrationClient) -> None:
     admin.delete_queue("NAMES/EAST-1")
 
 
+@pytest.mark.proves("M-11")
 @pytest.mark.feature("entity.queues")
-def test_missing_and_existing(admin: ServiceBusAdministrationClient) -> None:  # M-11
+def test_missing_and_existing(admin: ServiceBusAdministrationClient) -> None:
     with pytest.raises(ResourceNotFoundError):
         admin.get_queue("missing")
     with pytest.raises(ResourceNotFoundError):
@@ -132,9 +137,10 @@ def test_bad_settings_are_refused_with_a_reason(admin: ServiceBusAdministrationC
         admin.get_queue("bad")
 
 
+@pytest.mark.proves("E-1", "E-2")
 @pytest.mark.feature("entity.partitions")
 def test_partitioned_entities(admin: ServiceBusAdministrationClient) -> None:
-    """E-1, E-2: the size is asked for by partition and shown for all; an update sends it back."""
+    """The size is asked for by partition and shown for all; an update sends it back."""
     queue = admin.create_queue("parts", enable_partitioning=True, max_size_in_megabytes=2048)
     topic = admin.create_topic("more", enable_partitioning=True)
     assert (queue.enable_partitioning, topic.enable_partitioning) == (True, True)
@@ -170,8 +176,9 @@ def test_what_is_fixed_when_created(admin: ServiceBusAdministrationClient) -> No
     assert admin.get_queue("fixed").requires_session is True
 
 
+@pytest.mark.proves("M-9")
 @pytest.mark.feature("entity.queues")
-def test_auto_delete_and_status_are_kept(admin: ServiceBusAdministrationClient) -> None:  # M-9
+def test_auto_delete_and_status_are_kept(admin: ServiceBusAdministrationClient) -> None:
     queue = admin.create_queue("idle", auto_delete_on_idle=dt.timedelta(minutes=5))
     assert queue.auto_delete_on_idle == dt.timedelta(minutes=5)
     for status in ("Disabled", "SendDisabled", "ReceiveDisabled", "Active"):
@@ -184,8 +191,9 @@ def test_auto_delete_and_status_are_kept(admin: ServiceBusAdministrationClient) 
         admin.update_queue(queue, status="Asleep")
 
 
+@pytest.mark.proves("M-11")
 @pytest.mark.feature("entity.queues")
-def test_list_in_pages(admin: ServiceBusAdministrationClient) -> None:  # M-11: two links
+def test_list_in_pages(admin: ServiceBusAdministrationClient) -> None:  # two links
     names = [f"page-{number:03d}" for number in range(105)]
     for name in names:
         admin.create_queue(name)
@@ -196,10 +204,11 @@ def test_list_in_pages(admin: ServiceBusAdministrationClient) -> None:  # M-11: 
     assert small == names
 
 
+@pytest.mark.proves("M-11")
 @pytest.mark.feature("entity.queues")
 def test_runtime_properties(
     admin: ServiceBusAdministrationClient, shared_server: ServerProcess
-) -> None:  # M-11
+) -> None:
     started = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=2)
     admin.create_queue("counted")
     empty = admin.get_queue_runtime_properties("counted")
@@ -248,9 +257,10 @@ def test_namespace_keeps_its_birthday(tmp_path: Path) -> None:
             assert admin.get_namespace_properties().created_at_utc == born
 
 
+@pytest.mark.proves("M-13")
 @pytest.mark.feature("entity.queues")
 @pytest.mark.parametrize("api_version", list(ApiVersion))
-def test_every_api_version(shared_server: ServerProcess, api_version: ApiVersion) -> None:  # M-13
+def test_every_api_version(shared_server: ServerProcess, api_version: ApiVersion) -> None:
     with ServiceBusAdministrationClient.from_connection_string(
         shared_server.connection_string,
         api_version=api_version,
@@ -262,8 +272,9 @@ def test_every_api_version(shared_server: ServerProcess, api_version: ApiVersion
         assert admin.get_queue(name).max_delivery_count == 3
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("access.sas")
-def test_wrong_key_and_no_manage_claim(shared_server: ServerProcess) -> None:  # M-12
+def test_wrong_key_and_no_manage_claim(shared_server: ServerProcess) -> None:
     right = ConnectionString.parse(shared_server.connection_string)
     wrong = shared_server.connection_string.replace(right.key, "d3Jvbmc=")
     with connect(shared_server, wrong) as admin, pytest.raises(ClientAuthenticationError) as caught:
@@ -275,8 +286,9 @@ def test_wrong_key_and_no_manage_claim(shared_server: ServerProcess) -> None:  #
         admin.get_queue("forbidden")
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("access.sas")
-def test_ready_made_signature(shared_server: ServerProcess) -> None:  # M-12
+def test_ready_made_signature(shared_server: ServerProcess) -> None:
     """A connection string with SharedAccessSignature in place of a key."""
     right = ConnectionString.parse(shared_server.connection_string)
     expires_s = SystemClock().now().utc_ms // 1000 + 300
@@ -303,8 +315,9 @@ def test_untrusted_certificate_is_the_clients_to_refuse(shared_server: ServerPro
         admin.get_namespace_properties()
 
 
+@pytest.mark.proves("M-1")
 @pytest.mark.feature("entity.queues")
-def test_what_is_answered_is_durable(tmp_path: Path) -> None:  # M-1 for entities: kill -9
+def test_what_is_answered_is_durable(tmp_path: Path) -> None:  # for entities: kill -9
     server = ServerProcess(tmp_path / "data")
     server.start()
     try:
@@ -341,9 +354,10 @@ def test_deleted_queue_comes_back_empty(
     assert admin.get_queue_runtime_properties("phoenix").total_message_count == 0
 
 
+@pytest.mark.proves("M-11", "M-13")
 @pytest.mark.feature("entity.queues")
 @pytest.mark.asyncio
-async def test_async_client(shared_server: ServerProcess) -> None:  # M-11 M-13
+async def test_async_client(shared_server: ServerProcess) -> None:
     async with AsyncAdministrationClient.from_connection_string(
         shared_server.connection_string,
         connection_verify=str(ca_certificate(shared_server.data_dir)),

@@ -1,4 +1,4 @@
-"""Who may manage what: authorization rules of entities, forward targets, narrow tokens (M-8, M-12).
+"""Who may manage what: authorization rules of entities, forward targets, narrow tokens.
 
 All through the official administration client.
 """
@@ -29,7 +29,7 @@ from tests.interop.administration import (
 )
 from twinbus.testing.server import ServerProcess
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.proves("M-8", "M-12"), pytest.mark.asyncio]
 
 ALL_RIGHTS = [AccessRights.LISTEN, AccessRights.MANAGE, AccessRights.SEND]
 
@@ -58,8 +58,9 @@ def rule(name: str, *rights: AccessRights, primary: str = "", secondary: str = "
     )
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("access.entity-rules")
-async def test_rules_of_an_entity(admin: Admin, name: str) -> None:  # M-12
+async def test_rules_of_an_entity(admin: Admin, name: str) -> None:
     for kind in ("queue", "topic"):
         create, get, update = (
             getattr(admin, f"{verb}_{kind}") for verb in ("create", "get", "update")
@@ -141,8 +142,9 @@ async def test_too_many_rules_and_bad_ones(admin: Admin, name: str) -> None:
     assert len((await admin.get_queue(name)).authorization_rules) == 12
 
 
+@pytest.mark.proves("M-8")
 @pytest.mark.feature("entity.queues", "entity.topics")
-async def test_forwarding(admin: Admin, name: str) -> None:  # M-8
+async def test_forwarding(admin: Admin, name: str) -> None:
     target, dead = f"{name}/target", f"{name}-dead"
     await admin.create_queue(dead)
     await admin.create_topic(target)
@@ -177,7 +179,8 @@ async def test_bad_forward_targets(admin: Admin, name: str) -> None:
         await admin.get_queue(name)
 
 
-async def test_forward_target_needs_a_claim_too(server: ServerProcess) -> None:  # M-12
+@pytest.mark.proves("M-12")
+async def test_forward_target_needs_a_claim_too(server: ServerProcess) -> None:
     with connect(server) as root:
         root.create_queue("claimed")
         root.create_queue("claimed-source")
@@ -192,7 +195,8 @@ async def test_forward_target_needs_a_claim_too(server: ServerProcess) -> None: 
         assert root.get_queue("claimed-source").forward_to is None
 
 
-async def test_narrow_token(server: ServerProcess) -> None:  # M-12
+@pytest.mark.proves("M-12")
+async def test_narrow_token(server: ServerProcess) -> None:
     with connect(server) as root:
         root.create_topic("narrow")
         root.create_subscription("narrow", "s")
@@ -212,8 +216,9 @@ async def test_narrow_token(server: ServerProcess) -> None:  # M-12
                 refused()
 
 
+@pytest.mark.proves("M-9")
 @pytest.mark.feature("entity.status")
-async def test_status_counts_at_once(server: ServerProcess) -> None:  # M-9
+async def test_status_counts_at_once(server: ServerProcess) -> None:
     with (
         connect(server) as admin,
         ServiceBusClient.from_connection_string(server.connection_string, retry_total=0) as client,

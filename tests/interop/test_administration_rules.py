@@ -1,4 +1,4 @@
-"""Rules by the official administration client: every filter, every type (M-6, M-9, M-11)."""
+"""Rules by the official administration client: every filter, every type."""
 
 import datetime as dt
 from collections.abc import AsyncIterator
@@ -19,7 +19,11 @@ from azure.servicebus.management import (
 from tests.interop.administration import FLAVOURS, Admin, answer_of, connect, open_admin
 from twinbus.testing.server import ServerProcess
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.feature("entity.rules")]
+pytestmark = [
+    pytest.mark.proves("M-6", "M-9", "M-11"),
+    pytest.mark.asyncio,
+    pytest.mark.feature("entity.rules"),
+]
 
 MOMENT = dt.datetime(2026, 11, 1, 12, 30, 15, tzinfo=dt.UTC)
 VALUES: dict[str, Any] = {
@@ -48,7 +52,8 @@ async def topic(admin: Admin, request: pytest.FixtureRequest) -> str:
     return name
 
 
-async def test_create_get_update_delete(admin: Admin, topic: str) -> None:  # M-9
+@pytest.mark.proves("M-9")
+async def test_create_get_update_delete(admin: Admin, topic: str) -> None:
     created = await admin.create_rule(
         topic,
         "s",
@@ -134,7 +139,8 @@ async def test_typed_values_come_back(admin: Admin, topic: str) -> None:
     assert dict(again["typed"].filter.parameters) == parameters
 
 
-async def test_refusals(admin: Admin, topic: str) -> None:  # M-11: exact errors
+@pytest.mark.proves("M-11")
+async def test_refusals(admin: Admin, topic: str) -> None:  # exact errors
     await admin.create_rule(topic, "s", "r", filter=TrueRuleFilter())
     with pytest.raises(ResourceExistsError) as exists:
         await admin.create_rule(topic, "s", "R", filter=TrueRuleFilter())
@@ -159,8 +165,9 @@ async def test_refusals(admin: Admin, topic: str) -> None:  # M-11: exact errors
     assert [rule.name for rule in await admin.list_rules(topic, "s")] == ["$Default", "r"]
 
 
+@pytest.mark.proves("M-6")
 @pytest.mark.feature("topic.sql-filter", "topic.correlation-filter", "topic.action")
-async def test_rules_decide_what_arrives(server: ServerProcess) -> None:  # M-6
+async def test_rules_decide_what_arrives(server: ServerProcess) -> None:
     with connect(server) as admin:
         admin.create_topic("decided")
         for name in ("sql", "correlation", "acting"):

@@ -1,4 +1,4 @@
-"""Topics and subscriptions managed by the official administration client (M-9, M-11, M-13)."""
+"""Topics and subscriptions managed by the official administration client."""
 
 import datetime as dt
 from collections.abc import AsyncIterator
@@ -13,7 +13,11 @@ from azure.servicebus.management import EntityStatus, SqlRuleFilter
 from tests.interop.administration import FLAVOURS, Admin, answer_of, connect, everything, open_admin
 from twinbus.testing.server import ServerProcess
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.feature("entity.topics")]
+pytestmark = [
+    pytest.mark.proves("M-9", "M-11", "M-13"),
+    pytest.mark.asyncio,
+    pytest.mark.feature("entity.topics"),
+]
 
 NEVER = dt.timedelta(days=10_000_000)
 
@@ -30,7 +34,8 @@ def topic(request: pytest.FixtureRequest) -> str:
     return "".join(c if c.isalnum() else "-" for c in request.node.name).strip("-")
 
 
-async def test_topic_create_get_update_delete(admin: Admin, topic: str) -> None:  # M-9
+@pytest.mark.proves("M-9")
+async def test_topic_create_get_update_delete(admin: Admin, topic: str) -> None:
     created = await admin.create_topic(
         topic,
         default_message_time_to_live=dt.timedelta(days=3),
@@ -63,7 +68,8 @@ async def test_topic_create_get_update_delete(admin: Admin, topic: str) -> None:
         await admin.delete_topic(topic)
 
 
-async def test_subscription_create_get_update_delete(admin: Admin, topic: str) -> None:  # M-9
+@pytest.mark.proves("M-9")
+async def test_subscription_create_get_update_delete(admin: Admin, topic: str) -> None:
     await admin.create_topic(topic)
     created = await admin.create_subscription(
         topic,
@@ -102,7 +108,8 @@ async def test_subscription_create_get_update_delete(admin: Admin, topic: str) -
         await admin.delete_subscription(topic, "One.of-them")
 
 
-async def test_defaults_can_be_sent_back(admin: Admin, topic: str) -> None:  # M-13
+@pytest.mark.proves("M-13")
+async def test_defaults_can_be_sent_back(admin: Admin, topic: str) -> None:
     made = await admin.create_topic(topic)
     assert made.max_size_in_megabytes == 1024
     assert made.enable_batched_operations is True
@@ -119,7 +126,8 @@ async def test_defaults_can_be_sent_back(admin: Admin, topic: str) -> None:  # M
     assert everything(await admin.get_subscription(topic, "s")) == everything(subscription)
 
 
-async def test_missing_and_existing(admin: Admin, topic: str) -> None:  # M-11
+@pytest.mark.proves("M-11")
+async def test_missing_and_existing(admin: Admin, topic: str) -> None:
     with pytest.raises(ResourceNotFoundError):
         await admin.create_subscription(topic, "s")
     with pytest.raises(ResourceNotFoundError):
@@ -174,7 +182,8 @@ async def test_names(admin: Admin, topic: str) -> None:
     assert [each.name for each in await admin.list_subscriptions(name)] == ["s"]
 
 
-async def test_runtime_properties(admin: Admin, topic: str, server: ServerProcess) -> None:  # M-9
+@pytest.mark.proves("M-9")
+async def test_runtime_properties(admin: Admin, topic: str, server: ServerProcess) -> None:
     started = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=2)
     await admin.create_topic(topic)
     await admin.create_subscription(topic, "all")
@@ -216,7 +225,8 @@ def send(server: ServerProcess, topic: str) -> None:
         receiver.dead_letter_message(message, reason="a test")
 
 
-async def test_lists_in_pages(server: ServerProcess) -> None:  # M-11: more than the 100 of a page
+@pytest.mark.proves("M-11")
+async def test_lists_in_pages(server: ServerProcess) -> None:  # more than the 100 of a page
     names = [f"s{number:03d}" for number in range(105)]
     with connect(server) as admin:
         admin.create_topic("paged")

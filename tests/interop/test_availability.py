@@ -1,6 +1,6 @@
 """The four ways of being unavailable, and the rest of what holds with broker processes.
 
-A-1 in one table, transactions on partitioned entities (E-10) with Apache Qpid Proton, several
+A-1 in one table, transactions on partitioned entities with Apache Qpid Proton, several
 namespaces, and a server that starts again on its stores.
 """
 
@@ -25,6 +25,8 @@ from twinbus.client.admin import SUBSCRIPTION, TOPIC, AdminClient
 from twinbus.entities.partitions import PARTITION_COUNT, hash_key
 from twinbus.launch import ServerFailed
 from twinbus.testing.server import ServerProcess
+
+pytestmark = pytest.mark.proves("A-1", "E-10")
 
 NAMES = ("shop", "office")
 QUEUE = "orders"
@@ -74,6 +76,7 @@ def attempts(whole_bus: Bus) -> Iterator[dict[str, Callable[[], object]]]:
         }
 
 
+@pytest.mark.proves("A-1")
 @pytest.mark.feature("available.faults", "available.health")
 @pytest.mark.parametrize(
     "kind, way",
@@ -87,7 +90,7 @@ def attempts(whole_bus: Bus) -> Iterator[dict[str, Callable[[], object]]]:
 def test_one_way_of_being_unavailable(
     bus: Bus, attempts: dict[str, Callable[[], object]], kind: str, way: str
 ) -> None:
-    """A-1: it is reported, and leaves everything else as it is."""
+    """It is reported, and leaves everything else as it is."""
     for attempt in attempts.values():
         attempt()
     assert bus.entity(QUEUE) == {}
@@ -113,9 +116,10 @@ def fails(attempt: Callable[[], object]) -> bool:
     return False
 
 
+@pytest.mark.proves("A-1", "A-5")
 @pytest.mark.feature("available.faults", "available.health")
 def test_a_namespace_that_cannot_be_contacted_at_all(bus: Bus) -> None:
-    """A-1, A-5: every way to it is cut, and the other namespace knows nothing of it."""
+    """Every way to it is cut, and the other namespace knows nothing of it."""
     shop, office = find_running(bus.server.data_dir).connection_strings.values()
     fault = bus.faults.add({"kind": "cut-namespace", "namespace": NAMES[1]})
     for sick in bus.health()["entities"]:
@@ -133,9 +137,10 @@ def test_a_namespace_that_cannot_be_contacted_at_all(bus: Bus) -> None:
 # --- namespaces -----------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("M-12", "E-1")
 @pytest.mark.feature("available.partitions")
 def test_namespaces_share_brokers_and_nothing_else(bus: Bus) -> None:
-    """E-1, M-12: partitions of the same name do not meet."""
+    """Partitions of the same name do not meet."""
     strings = find_running(bus.server.data_dir).connection_strings
     assert list(strings) == list(NAMES)
     for name, string in strings.items():
@@ -191,9 +196,10 @@ def refusal_of(delivery: Any) -> str:
     return f"{delivery.remote.condition.name}: {delivery.remote.condition.description}"
 
 
+@pytest.mark.proves("E-10")
 @pytest.mark.feature("available.partitions", "transaction.commit")
 def test_a_transaction_with_one_key(proton: Client, trio: tuple[str, str, str]) -> None:
-    """E-10: received, settled and sent with the same key, all of it or nothing."""
+    """Received, settled and sent with the same key, all of it or nothing."""
     first, second, _ = trio
     proton.connection.create_sender(first).send(Message(body="order", **keyed("k")))
     for fail in (True, False):
@@ -213,9 +219,10 @@ def test_a_transaction_with_one_key(proton: Client, trio: tuple[str, str, str]) 
     assert proton.bodies(first) == []
 
 
+@pytest.mark.proves("E-10")
 @pytest.mark.feature("available.partitions", "transaction.limits")
 def test_a_transaction_with_other_keys(proton: Client, trio: tuple[str, str, str]) -> None:
-    """E-10: no key, another key, another session, another store: invalid; what was good commits."""
+    """No key, another key, another session, another store: invalid; what was good commits."""
     first, _, far = trio
     senders = {name: proton.connection.create_sender(name) for name in (first, far)}
     transaction = proton.declare()
@@ -234,9 +241,10 @@ def test_a_transaction_with_other_keys(proton: Client, trio: tuple[str, str, str
     assert proton.bodies(far) == []
 
 
+@pytest.mark.proves("E-13")
 @pytest.mark.feature("available.partitions", "transaction.limits")
 def test_rules_in_a_transaction(bus: Bus, proton: Client) -> None:
-    """E-13: they are not changed in one."""
+    """They are not changed in one."""
     bus.server.admin.create(TOPIC, ["news"], {"EnablePartitioning": "true"})
     bus.server.admin.create(SUBSCRIPTION, ["news", "all"], {})
     node = "news/Subscriptions/all/$management"
@@ -257,9 +265,10 @@ def test_rules_in_a_transaction(bus: Bus, proton: Client) -> None:
 # --- stores over restarts -------------------------------------------------------------------------
 
 
+@pytest.mark.proves("E-1", "E-3")
 @pytest.mark.feature("available.partitions", "ours.restart")
 def test_stores_over_restarts(tmp_path: Path) -> None:
-    """E-1, E-3: everything is found again; a wrong order is refused; a new store is used."""
+    """Everything is found again; a wrong order is refused; a new store is used."""
     places = [tmp_path / name for name in ("a", "b", "c")]
 
     def on(*stores: Path) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from twinbus.pairing.blocking._syphon import _Worker
 from twinbus.pairing.steps import Complete, Receive
 from twinbus.testing.server import ServerProcess
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.proves("P-14"), pytest.mark.asyncio(loop_scope="module")]
 
 COUNT_MAX = 100
 WAIT_S = 5.0

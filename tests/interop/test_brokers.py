@@ -1,4 +1,4 @@
-"""Partitioned entities on broker processes and several stores, and the loss of a part (E-1 … E-15).
+"""Partitioned entities on broker processes and several stores, and the loss of a part.
 
 What is asked here is what a client of the official SDK sees.  Random schedules of outages under
 load are in tests/crash.
@@ -29,7 +29,7 @@ from tests.interop.outage import (
 )
 from twinbus.entities.partitions import PARTITION_COUNT, partition_of
 
-pytestmark = pytest.mark.feature("available.partitions")
+pytestmark = [pytest.mark.proves("E-1", "E-15"), pytest.mark.feature("available.partitions")]
 
 STORES = 4
 BROKERS = 2
@@ -94,7 +94,8 @@ def fill(sender: Any, count: int) -> list[str]:
 # --- where things are -----------------------------------------------------------------------------
 
 
-def test_partitions_are_spread_evenly(bus: Bus, queue: str) -> None:  # E-1
+@pytest.mark.proves("E-1")
+def test_partitions_are_spread_evenly(bus: Bus, queue: str) -> None:
     stores = bus.stores_of(queue)
     owners = bus.owners()
     assert Counter(stores) == dict.fromkeys(range(STORES), PARTITION_COUNT // STORES)
@@ -108,8 +109,9 @@ def test_partitions_are_spread_evenly(bus: Bus, queue: str) -> None:  # E-1
 # --- one partition is down ------------------------------------------------------------------------
 
 
+@pytest.mark.proves("E-5")
 def test_a_key_whose_partition_is_down(bus: Bus, impatient: ServiceBusClient, queue: str) -> None:
-    """E-5: an error, the message stays with the caller, and other keys go on."""
+    """An error, the message stays with the caller, and other keys go on."""
     take_away(bus, queue, DOWN)
     message = ServiceBusMessage("kept", partition_key=KEYS[DOWN])
     with impatient.get_queue_sender(queue) as sender:
@@ -125,8 +127,9 @@ def test_a_key_whose_partition_is_down(bus: Bus, impatient: ServiceBusClient, qu
     assert sorted(found) == sorted(["kept", *KEYS[:DOWN], *KEYS[DOWN + 1 :]])
 
 
+@pytest.mark.proves("E-6", "E-7")
 def test_no_key_and_partitions_are_down(bus: Bus, client: ServiceBusClient, queue: str) -> None:
-    """E-6, E-7: the others take the messages in turn, and no send fails."""
+    """The others take the messages in turn, and no send fails."""
     down = {0, DOWN}
     take_away(bus, queue, *down)
     with client.get_queue_sender(queue) as sender:
@@ -138,10 +141,11 @@ def test_no_key_and_partitions_are_down(bus: Bus, client: ServiceBusClient, queu
     assert places == dict.fromkeys(set(range(PARTITION_COUNT)) - down, 2)
 
 
+@pytest.mark.proves("E-8", "E-9")
 def test_receiving_and_peeking_go_on_from_the_rest(
     bus: Bus, client: ServiceBusClient, queue: str
 ) -> None:
-    """E-8, E-9: what is in the partition that is down comes when it is back."""
+    """What is in the partition that is down comes when it is back."""
     with client.get_queue_sender(queue) as sender:
         texts = fill(sender, 2)
     missing = [text for text in texts if text.endswith(f" {KEYS[DOWN]}")]
@@ -159,11 +163,12 @@ def test_receiving_and_peeking_go_on_from_the_rest(
         assert take_rest(receiver) == []
 
 
+@pytest.mark.proves("E-8")
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "idle"])
 def test_what_a_link_has_kept_comes_back(
     client: ServiceBusClient, queue: str, is_closed: bool
 ) -> None:
-    """E-8: a link that closes, or asks for nothing more, gives back what came in advance.
+    """A link that closes, or asks for nothing more, gives back what came in advance.
 
     Locks last for minutes, and giving back is no delivery.
     """
@@ -184,10 +189,11 @@ def test_what_a_link_has_kept_comes_back(
 # --- management (E-12, E-13) ----------------------------------------------------------------------
 
 
+@pytest.mark.proves("E-12")
 def test_management_while_a_store_is_down(
     bus: Bus, admin: ServiceBusAdministrationClient, client: ServiceBusClient, queue: str
 ) -> None:
-    """E-12: a clear error and nothing half-made, `Limited`, and counts of what is there."""
+    """A clear error and nothing half-made, `Limited`, and counts of what is there."""
     names = [each.name for each in admin.list_queues()]
     topics = [each.name for each in admin.list_topics()]
     down = bus.stores_of(queue)[DOWN]
@@ -229,10 +235,11 @@ def test_management_while_a_store_is_down(
     assert queue not in [each.name for each in admin.list_queues()]
 
 
+@pytest.mark.proves("E-13")
 def test_rules_while_a_partition_is_down(
     bus: Bus, admin: ServiceBusAdministrationClient, client: ServiceBusClient
 ) -> None:
-    """E-13: rules are the same in all partitions, or do not change."""
+    """Rules are the same in all partitions, or do not change."""
     admin.create_topic("news", enable_partitioning=True)
     admin.create_subscription("news", "red")
     take_away(bus, "news", DOWN)
@@ -263,6 +270,7 @@ def test_rules_while_a_partition_is_down(
 # --- a broker or a store is lost ------------------------------------------------------------------
 
 
+@pytest.mark.proves("A-4", "E-7", "E-15")
 @pytest.mark.feature("available.supervision")
 @pytest.mark.parametrize(
     "fault",
@@ -270,7 +278,7 @@ def test_rules_while_a_partition_is_down(
     ids=lambda fault: str(fault["kind"]),
 )
 def test_the_loss_of_one_leaves_the_rest(bus: Bus, fault: dict[str, Any]) -> None:
-    """E-15, E-7, A-4: the share of the others is sent and received all the time.
+    """The share of the others is sent and received all the time.
 
     Then all is back: also while stores move home, nobody is refused.
     """

@@ -148,8 +148,9 @@ def test_no_such_pair(backlog: Backlog, action: str, capsys: pytest.CaptureFixtu
 # --- drain ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-14")
 def test_drain(backlog: Backlog, says: Callable[..., tuple[int, Any]]) -> None:
-    """P-14: all of it comes home, and the exit code says so."""
+    """All of it comes home, and the exit code says so."""
     wanted = [f"message {number}" for number in range(250)]
     backlog.put_texts(0, *wanted[:150])
     backlog.put_texts(1, *wanted[150:])
@@ -158,10 +159,11 @@ def test_drain(backlog: Backlog, says: Callable[..., tuple[int, Any]]) -> None:
     assert sorted(texts(take(backlog.servers.primary, backlog.orders, 250))) == sorted(wanted)
 
 
+@pytest.mark.proves("P-14")
 def test_drain_of_what_cannot_be_delivered(
     backlog: Backlog, says: Callable[..., tuple[int, Any]]
 ) -> None:
-    """P-14: a foreign message and a destination that is gone end in the dead-letter queue; what is
+    """A foreign message and a destination that is gone end in the dead-letter queue; what is
     for a destination that is down stays, and is not waited for for ever.
 
     A queue that dead-letters by itself, after one delivery, does not look empty and well.
@@ -209,8 +211,9 @@ def syphon_processes(backlog: Backlog, count: int) -> Iterator[list[subprocess.P
                 sys.stdout.writelines(process.communicate())
 
 
+@pytest.mark.proves("P-15")
 def test_syphons_until_they_are_stopped(backlog: Backlog) -> None:
-    """P-15: two of them side by side; they go on when all is home, and end cleanly."""
+    """Two of them side by side; they go on when all is home, and end cleanly."""
     backlog.put_texts(0, "early")
     with syphon_processes(backlog, 2) as processes:
         assert texts(take(backlog.servers.primary, backlog.orders, 1)) == ["early"]

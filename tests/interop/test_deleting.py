@@ -16,7 +16,7 @@ from tests.interop.sdk import Client, async_only, receive_exactly
 from twinbus.entities.partitions import PARTITION_COUNT
 from twinbus.testing.server import ServerProcess
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.proves("S-4"), pytest.mark.asyncio(loop_scope="module")]
 
 ANSWER_S_MAX = 20  # far beyond what an answer takes, and far below how long none used to come
 

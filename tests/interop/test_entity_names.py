@@ -1,4 +1,4 @@
-"""Names that begin and end with punctuation, all the way through, with the official SDK (M-13).
+"""Names that begin and end with punctuation, all the way through, with the official SDK.
 
 Frameworks make them of the names of types: MassTransit's topic for the faults of a message `NS.M`
 is `MassTransit/Fault--NS/M--`.
@@ -22,7 +22,7 @@ from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.testing.server import ServerProcess
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.feature("entity.names")]
+pytestmark = [pytest.mark.proves("M-13"), pytest.mark.asyncio, pytest.mark.feature("entity.names")]
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,7 @@ async def client(bus: ServerProcess) -> AsyncIterator[Client]:
     await opened.close()
 
 
+@pytest.mark.proves("M-9", "M-11", "M-13")
 @pytest.mark.parametrize(
     ("bus", "topic", "subscription", "queue", "wide"),
     [
@@ -68,7 +69,7 @@ async def client(bus: ServerProcess) -> AsyncIterator[Client]:
     ],
     indirect=["bus"],
 )
-async def test_names_begin_and_end_as_they_like(  # M-9 M-11 M-13
+async def test_names_begin_and_end_as_they_like(
     bus: ServerProcess,
     admin: ServiceBusAdministrationClient,
     client: Client,

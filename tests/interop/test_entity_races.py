@@ -1,5 +1,5 @@
 """Clients that make and delete the same entities at the same moment, as applications do that start
-side by side: "exists already" and "not found" are true when they are said (M-9, M-11).
+side by side: "exists already" and "not found" are true when they are said.
 
 With a slow store every change is under way for long enough for the other client to come in between.
 """
@@ -19,7 +19,7 @@ from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.testing.server import ServerProcess
 
-pytestmark = pytest.mark.feature("entity.topics")
+pytestmark = [pytest.mark.proves("M-9", "M-11"), pytest.mark.feature("entity.topics")]
 
 ROUNDS = 150
 SLOW_ROUNDS = 6

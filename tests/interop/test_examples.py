@@ -1,4 +1,4 @@
-"""What the README, the docs and the examples show works as it stands there (M-13)."""
+"""What the README, the docs and the examples show works as it stands there."""
 
 import os
 import re
@@ -11,6 +11,8 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from twinbus.testing.server import ServerProcess
+
+pytestmark = pytest.mark.proves("M-13")
 
 ROOT = Path(__file__).parents[2]
 QUEUE = "orders"

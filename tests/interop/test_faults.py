@@ -1,4 +1,4 @@
-"""Faults on purpose, felt through the official SDK (A-1, A-2, A-5, A-6)."""
+"""Faults on purpose, felt through the official SDK."""
 
 import json
 import os
@@ -24,7 +24,10 @@ from twinbus.entities.partitions import PARTITION_COUNT, hash_key
 from twinbus.errors import ServiceError, TwinbusError
 from twinbus.testing.server import ServerProcess
 
-pytestmark = pytest.mark.feature("available.faults")
+pytestmark = [
+    pytest.mark.proves("A-1", "A-2", "A-5", "A-6"),
+    pytest.mark.feature("available.faults"),
+]
 
 QUEUE = "orders"
 OTHER = "bills"
@@ -81,7 +84,8 @@ def acted(faults: FaultClient) -> int:
 # --- the four ways of being unavailable (A-1) -----------------------------------------------------
 
 
-def test_cannot_send_alone(server: ServerProcess, faults: FaultClient) -> None:  # A-1
+@pytest.mark.proves("A-1")
+def test_cannot_send_alone(server: ServerProcess, faults: FaultClient) -> None:
     send(server, "before")
     fault = faults.add({"kind": "refuse-sends", "entity": QUEUE})
     with pytest.raises(ServiceBusError, match="refuse-sends"):
@@ -95,7 +99,8 @@ def test_cannot_send_alone(server: ServerProcess, faults: FaultClient) -> None: 
     assert receive(server) == ["after"]
 
 
-def test_cannot_receive_alone(server: ServerProcess, faults: FaultClient) -> None:  # A-1
+@pytest.mark.proves("A-1")
+def test_cannot_receive_alone(server: ServerProcess, faults: FaultClient) -> None:
     fault = faults.add({"kind": "refuse-receives", "entity": QUEUE})
     send(server, "kept")
     assert manage(server) == QUEUE
@@ -107,9 +112,8 @@ def test_cannot_receive_alone(server: ServerProcess, faults: FaultClient) -> Non
     assert receive(server) == ["kept"]
 
 
-def test_a_receiver_that_is_open_when_it_begins(
-    server: ServerProcess, faults: FaultClient
-) -> None:  # A-1
+@pytest.mark.proves("A-1")
+def test_a_receiver_that_is_open_when_it_begins(server: ServerProcess, faults: FaultClient) -> None:
     with sdk(server) as client, client.get_queue_receiver(QUEUE) as receiver:
         assert receiver.receive_messages(max_wait_time=0.1) == []
         faults.add({"kind": "refuse-receives", "entity": QUEUE})
@@ -118,7 +122,8 @@ def test_a_receiver_that_is_open_when_it_begins(
             receiver.receive_messages(max_wait_time=WAIT_S)
 
 
-def test_cannot_manage_alone(server: ServerProcess, faults: FaultClient) -> None:  # A-1
+@pytest.mark.proves("A-1")
+def test_cannot_manage_alone(server: ServerProcess, faults: FaultClient) -> None:
     faults.add({"kind": "refuse-management", "entity": QUEUE})
     with pytest.raises(ServiceError, match="refuse-management"):
         manage(server)
@@ -127,7 +132,8 @@ def test_cannot_manage_alone(server: ServerProcess, faults: FaultClient) -> None
     assert receive(server) == ["goes on"]
 
 
-def test_cannot_contact_alone(server: ServerProcess, faults: FaultClient) -> None:  # A-1
+@pytest.mark.proves("A-1")
+def test_cannot_contact_alone(server: ServerProcess, faults: FaultClient) -> None:
     with sdk(server) as client, client.get_queue_sender(QUEUE) as sender:
         sender.send_messages(ServiceBusMessage("before"))
         faults.add({"kind": "refuse-connections"})
@@ -143,7 +149,8 @@ def test_cannot_contact_alone(server: ServerProcess, faults: FaultClient) -> Non
 # --- the others -----------------------------------------------------------------------------------
 
 
-def test_throttling(server: ServerProcess, faults: FaultClient) -> None:  # A-2
+@pytest.mark.proves("A-2")
+def test_throttling(server: ServerProcess, faults: FaultClient) -> None:
     faults.add({"kind": "throttle", "entity": QUEUE})
     with pytest.raises(ServiceBusServerBusyError, match="10 seconds"):
         send(server, "too much")
@@ -151,15 +158,17 @@ def test_throttling(server: ServerProcess, faults: FaultClient) -> None:  # A-2
     assert receive(server, OTHER) == ["another entity"]
 
 
+@pytest.mark.proves("A-6")
 def test_the_client_tries_again_by_itself(server: ServerProcess, faults: FaultClient) -> None:
-    """A-6: it lasts as long as it was set, and the SDK's own retry covers it."""
+    """It lasts as long as it was set, and the SDK's own retry covers it."""
     faults.add({"kind": "refuse-sends", "entity": QUEUE, "duration_s": 1})
     send(server, "in the end", retry_total=5, retry_backoff_factor=0.5)
     assert receive(server) == ["in the end"]
     assert faults.list() == []
 
 
-def test_a_namespace_that_is_cut_off(server: ServerProcess, faults: FaultClient) -> None:  # A-5
+@pytest.mark.proves("A-5")
+def test_a_namespace_that_is_cut_off(server: ServerProcess, faults: FaultClient) -> None:
     with sdk(server) as client, client.get_queue_sender(QUEUE) as sender:
         sender.send_messages(ServiceBusMessage("before"))
         fault = faults.add({"kind": "cut-namespace"})
@@ -205,8 +214,9 @@ def test_now_and_then(server: ServerProcess, faults: FaultClient) -> None:
     assert outcomes == {QUEUE, "refused"}
 
 
+@pytest.mark.proves("A-6")
 def test_a_store_that_fails_takes_a_small_server_with_it(tmp_path: Path) -> None:
-    """A-6: the disk fails where disks fail; what was acknowledged is there after the restart."""
+    """The disk fails where disks fail; what was acknowledged is there after the restart."""
     with ServerProcess(tmp_path / "data") as server:
         server.create_queue(QUEUE)
         send(server, "acknowledged")
@@ -219,7 +229,8 @@ def test_a_store_that_fails_takes_a_small_server_with_it(tmp_path: Path) -> None
         assert receive(server) == ["acknowledged"]
 
 
-def test_a_partition_that_is_down(server: ServerProcess, faults: FaultClient) -> None:  # E-5, E-7
+@pytest.mark.proves("E-5", "E-7")
+def test_a_partition_that_is_down(server: ServerProcess, faults: FaultClient) -> None:
     if "wide" not in {queue.name for queue in server.admin.list_queues()}:
         server.create_queue("wide", enable_partitioning=True)
     down = hash_key("a key")
@@ -243,9 +254,10 @@ def wide_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProc
     assert "Traceback" not in server.log, server.log
 
 
+@pytest.mark.proves("A-4", "A-6")
 @pytest.mark.parametrize("kind", ["kill-broker", "hang-broker"])
 def test_a_broker_that_dies_or_hangs(wide_server: ServerProcess, kind: str) -> None:
-    """A-4, A-6: what has no key is sent all the same, and nothing that was sent is lost."""
+    """What has no key is sent all the same, and nothing that was sent is lost."""
     faults = FaultClient(wide_server.connection_string)
     sent = {f"{kind} {number}" for number in range(20)}
     received: set[str] = set()
@@ -280,7 +292,8 @@ def twinbus(server: ServerProcess, faults: FaultClient) -> Callable[..., tuple[i
     return run
 
 
-def test_command_line(twinbus: Callable[..., tuple[int, str]]) -> None:  # A-6
+@pytest.mark.proves("A-6")
+def test_command_line(twinbus: Callable[..., tuple[int, str]]) -> None:
     code, text = twinbus("add", "throttle", "--entity", QUEUE, "--duration", "5m")
     assert code == 0
     assert text.startswith("fault ")
@@ -328,8 +341,9 @@ def test_command_line_complaints(
 # --- the page for it ------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("A-6")
 def test_the_rehearsal_as_it_stands_in_the_docs(server: ServerProcess, tmp_path: Path) -> None:
-    """A-6: docs/how-to/rehearse-an-outage.md, command by command."""
+    """Docs/how-to/rehearse-an-outage.md, command by command."""
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "rehearse-an-outage.md").read_text()
     program = re.search(r"```python\n(.*?)```", page, re.DOTALL)
     assert program is not None

@@ -36,7 +36,8 @@ def look(server: ServerProcess) -> dict[str, Any]:
     return document
 
 
-def test_a_broker_that_hangs(server: ServerProcess) -> None:  # A-1 A-4 E-12
+@pytest.mark.proves("A-1", "A-4", "E-12")
+def test_a_broker_that_hangs(server: ServerProcess) -> None:
     with connect(server) as admin:
         admin.create_queue("orders", enable_partitioning=True)
         assert look(server)["status"] == "healthy"

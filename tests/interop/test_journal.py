@@ -1,4 +1,4 @@
-"""Sends while a store is slow or fails: acknowledged, kept in order, there afterwards (A-3)."""
+"""Sends while a store is slow or fails: acknowledged, kept in order, there afterwards."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,7 +10,7 @@ from azure.servicebus.exceptions import ServiceBusError
 
 from tests.interop.outage import KEYS, Bus, peek_all, run_server, send, text_of, until
 
-pytestmark = pytest.mark.feature("available.journal")
+pytestmark = [pytest.mark.proves("A-3"), pytest.mark.feature("available.journal")]
 
 QUEUE = "orders"
 STORE = 1  # the one that is sick
@@ -63,8 +63,9 @@ def check(bus: Bus, keys: list[str], expected: list[str]) -> None:
     assert len(found) == len(keys) * len(expected)
 
 
+@pytest.mark.proves("A-3")
 def test_a_slow_store(bus: Bus) -> None:
-    """A-3: nobody waits for it, once it is known to be slow."""
+    """Nobody waits for it, once it is known to be slow."""
     keys = keys_in_the_store(bus)
     expected = [str(number) for number in range(3 * COUNT)]
     with bus.client(retry_total=0) as client, client.get_queue_sender(QUEUE) as sender:
@@ -85,9 +86,10 @@ def test_a_slow_store(bus: Bus) -> None:
     check(bus, keys, expected)
 
 
+@pytest.mark.proves("A-3")
 @pytest.mark.parametrize("is_killed", [False, True], ids=["store back", "server killed"])
 def test_a_store_that_fails(bus: Bus, is_killed: bool) -> None:
-    """A-3: kept beside the store, also when everything is killed; late, once, in order."""
+    """Kept beside the store, also when everything is killed; late, once, in order."""
     keys = keys_in_the_store(bus)
     expected = [str(number) for number in range(2 * COUNT)]
     with bus.client(retry_total=0) as client:
@@ -115,8 +117,9 @@ def test_a_store_that_fails(bus: Bus, is_killed: bool) -> None:
     check(bus, keys, expected)
 
 
+@pytest.mark.proves("A-3")
 def test_a_plain_queue_in_the_store(bus: Bus) -> None:
-    """A-3: what is not partitioned has one place to go to, and can be sent to all the same."""
+    """What is not partitioned has one place to go to, and can be sent to all the same."""
     names = ["plain-0", "plain-1", "plain-2", "plain-3"]
     for name in names:
         bus.server.create_queue(name)

@@ -69,9 +69,10 @@ def message_count(server: ServerProcess, queue: str) -> int:
     return int(server.admin.get_queue(queue).properties["MessageCount"])
 
 
+@pytest.mark.proves("M-5")
 @pytest.mark.feature("receive.batch-delete")
 def test_batch_delete_until_nothing_is_left(server: ServerProcess) -> None:
-    """M-5: as an application purges a queue: batches, until an answer says that none went."""
+    """As an application purges a queue: batches, until an answer says that none went."""
     server.create_queue("batches")
     send(server, "batches", *numbered(5_000))
     body: dict[object, object] = {
@@ -83,9 +84,10 @@ def test_batch_delete_until_nothing_is_left(server: ServerProcess) -> None:
     assert message_count(server, "batches") == 0
 
 
+@pytest.mark.proves("M-1")
 @pytest.mark.feature("ours.browse")
 def test_what_was_purged_does_not_come_back_after_a_kill(server: ServerProcess) -> None:
-    """M-1: killed the moment the answer is there."""
+    """Killed the moment the answer is there."""
     server.create_queue("killed")
     send(server, "killed", *numbered(COUNT))
     answer = asked(server, "killed", "twinbus:purge", {"filter": "n % 3 <> 0"})
@@ -124,9 +126,10 @@ def test_others_are_served_while_a_large_request_runs(server: ServerProcess) -> 
     assert message_count(server, "busy") == 0
 
 
+@pytest.mark.proves("M-4")
 @pytest.mark.feature("ours.undefer")
 def test_undeferred_messages_are_received_again(server: ServerProcess) -> None:
-    """M-4: whoever lost the sequence numbers gets at his messages all the same."""
+    """Whoever lost the sequence numbers gets at his messages all the same."""
     server.create_queue("deferred")
     send(server, "deferred", *numbered(3))
     with ServiceBusClient.from_connection_string(server.connection_string) as client:
@@ -167,8 +170,9 @@ def test_resubmitted_dead_letters_are_received_as_new(server: ServerProcess) -> 
             assert [each.dead_letter_reason for each in dead_letters.peek_messages(5)] == ["keep"]
 
 
+@pytest.mark.proves("M-12")
 def test_a_stranger_learns_nothing(server: ServerProcess) -> None:
-    """M-12: whether the entity exists or not."""
+    """Whether the entity exists or not."""
     server.create_queue("guarded")
     wrong = server.connection_string.replace("SharedAccessKey=", "SharedAccessKey=x")
 

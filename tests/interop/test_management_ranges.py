@@ -1,4 +1,4 @@
-"""Partitions, numbers, ranges and settling by number on real servers (D-1, D-2, C-2).
+"""Partitions, numbers, ranges and settling by number on real servers.
 
 Everything twice: with the stores in the server's own process, and with broker processes.  The
 official SDK sends and receives around it.
@@ -32,6 +32,8 @@ from twinbus.errors import (
 )
 from twinbus.message.plain import decode_message
 from twinbus.testing.server import ServerProcess
+
+pytestmark = pytest.mark.proves("D-1", "D-2", "C-2")
 
 END: Final = 1 << 62
 COUNT: Final = 32
@@ -133,9 +135,10 @@ def settle(server: ServerProcess, entity: str, *bounds: int, **fields: object) -
 # --- every kind of entity ---------------------------------------------------------------------
 
 
+@pytest.mark.proves("D-1", "D-2")
 @pytest.mark.parametrize("entity", PLACES)
 def test_from_the_partitions_to_the_last_message(server: ServerProcess, entity: str) -> None:
-    """D-1, D-2: what a pipeline does: where are they, read them, put some away, delete the rest."""
+    """What a pipeline does: where are they, read them, put some away, delete the rest."""
     states = asked(server, entity, "partitions")["partitions"]
     count = PARTITION_COUNT if "parted" in entity else 1
     assert [state["partition"] for state in states] == list(range(count))
@@ -305,8 +308,9 @@ def test_a_partition_that_is_down(server: ServerProcess) -> None:
     assert settle(server, "sick", 0, END) == 1
 
 
+@pytest.mark.proves("C-1", "C-2")
 def test_everything_is_metered(server: ServerProcess) -> None:
-    """C-1, C-2: settled messages as received ones, by their size; any other request as one."""
+    """Settled messages as received ones, by their size; any other request as one."""
     server.create_queue("billed")
     fill(server, "billed", b"", bytes(100_000))
     asked(server, "billed", "partitions")
@@ -318,8 +322,9 @@ def test_everything_is_metered(server: ServerProcess) -> None:
     assert counts == {"send": (2, 3), "receive": (2, 3), "management": (4, 4)}
 
 
+@pytest.mark.proves("D-2")
 def test_what_was_settled_stays_settled(tmp_path: Path) -> None:
-    """D-2: it is durable when it is answered; so are the numbers and the time of creation."""
+    """It is durable when it is answered; so are the numbers and the time of creation."""
     with ServerProcess(tmp_path / "data") as server:
         server.create_queue("lasting", enable_partitioning=True)
         fill(server, "lasting", *[b"%d" % n for n in range(64)])

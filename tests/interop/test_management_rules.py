@@ -38,6 +38,7 @@ def run(server: ServerProcess, node_modules: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.proves("M-6", "M-10", "M-13")
 @pytest.mark.feature("topic.rules-amqp")
 @pytest.mark.parametrize("scenario", ["rules", "effect", "refused"])
 def test_the_rule_manager_of_node(server: ServerProcess, node_modules: Path, scenario: str) -> None:
@@ -51,10 +52,11 @@ def test_node_abandons_with_a_delay(server: ServerProcess, node_modules: Path) -
     run(server, node_modules, "delay", "node-delay")
 
 
+@pytest.mark.proves("M-6")
 @pytest.mark.feature("topic.rules-amqp")
 @pytest.mark.asyncio
 async def test_raw_requests(server: ServerProcess) -> None:
-    """M-6: and what was answered is there after a kill -9."""
+    """And what was answered is there after a kill -9."""
     create(server, "raw")
     async with await BusConnection.open(server.connection_string) as connection:
         node = await ManagementNode.open(connection, "raw/Subscriptions/all")

@@ -1,4 +1,4 @@
-"""What the official SDK does is metered as what it is, and stays so (C-1, C-2, P-18)."""
+"""What the official SDK does is metered as what it is, and stays so."""
 
 import asyncio
 import datetime as dt
@@ -24,7 +24,11 @@ PING: Final = "application/vnd.ms-servicebus-ping"
 TOMORROW: Final = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
 WAIT_S_MAX: Final = 20.0
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.feature("ours.metering")]
+pytestmark = [
+    pytest.mark.proves("P-18", "C-1", "C-2"),
+    pytest.mark.asyncio,
+    pytest.mark.feature("ours.metering"),
+]
 
 Counts = dict[str, tuple[int, int]]
 
@@ -67,8 +71,9 @@ def create(server: ServerProcess, name: str) -> Counts:
     return {"management": (1, 1)}
 
 
+@pytest.mark.proves("C-1")
 async def test_sends_in_units_of_64_kib(server: ServerProcess, client: Client) -> None:
-    """C-1: one, a list, a batch, a large one."""
+    """One, a list, a batch, a large one."""
     expected = create(server, "sends")
     async with client.sender("sends") as sender:
         await sender.send_messages(ServiceBusMessage("one"))
@@ -82,8 +87,9 @@ async def test_sends_in_units_of_64_kib(server: ServerProcess, client: Client) -
     assert metered(server, "sends") == {**expected, "send": (8, 11)}
 
 
+@pytest.mark.proves("C-1", "C-2")
 async def test_receives_with_and_without_messages(server: ServerProcess, client: Client) -> None:
-    """C-1, C-2: a message that comes is one, and so is a receive that ends without any."""
+    """A message that comes is one, and so is a receive that ends without any."""
     expected = create(server, "receives")
     async with client.sender("receives") as sender:
         await sender.send_messages([ServiceBusMessage("1"), ServiceBusMessage("2")])
@@ -100,8 +106,9 @@ async def test_receives_with_and_without_messages(server: ServerProcess, client:
     assert metered(server, "receives") == {**expected, "receive": (7, 10)}
 
 
+@pytest.mark.proves("C-2")
 async def test_a_receive_that_is_served_bit_by_bit(server: ServerProcess, client: Client) -> None:
-    """C-2: none of the SDK's receives was empty, however it dealt with its credit."""
+    """None of the SDK's receives was empty, however it dealt with its credit."""
     create(server, "bits")
     async with client.sender("bits") as sender, client.receiver("bits") as receiver:
         for count in (1, 4, 2):
@@ -117,8 +124,9 @@ async def test_a_receive_that_is_served_bit_by_bit(server: ServerProcess, client
     assert line.operations >= 7, "what comes between two receives is given back and comes again"
 
 
+@pytest.mark.proves("P-18", "C-1")
 async def test_pings_and_management(server: ServerProcess, client: Client) -> None:
-    """C-1, P-18: a ping is a ping, not a send; peeking and renewing are management."""
+    """A ping is a ping, not a send; peeking and renewing are management."""
     create(server, "pinged")
     async with client.sender("pinged") as sender:
         await sender.send_messages(ServiceBusMessage(b"", content_type=PING))
@@ -137,10 +145,11 @@ async def test_pings_and_management(server: ServerProcess, client: Client) -> No
     assert metered(server, "pinged/$deadletterqueue") == {"receive": (1, 1)}
 
 
+@pytest.mark.proves("C-1")
 async def test_topics_subscriptions_and_the_namespace(
     server: ServerProcess, client: Client
 ) -> None:
-    """C-1: each under its own name; what a subscription gets costs when it is received."""
+    """Each under its own name; what a subscription gets costs when it is received."""
     before = metered(server, "").get("management", (0, 0))[0]
     with connect(server) as admin:
         admin.create_topic("News")
@@ -184,8 +193,9 @@ async def send(server: ServerProcess, count: int) -> None:
     await client.close()
 
 
+@pytest.mark.proves("C-1")
 async def test_the_meter_survives(own_server: ServerProcess) -> None:
-    """C-1: what was counted before a stop is there after it; after kill -9 all but a second."""
+    """What was counted before a stop is there after it; after kill -9 all but a second."""
     server = own_server
     server.create_queue("q")
     await send(server, 3)
@@ -202,8 +212,9 @@ async def test_the_meter_survives(own_server: ServerProcess) -> None:
     assert metered(server, "q") == expected
 
 
+@pytest.mark.proves("C-2")
 async def test_a_message_through_a_backlog_costs_4_operations(tmp_path: Path) -> None:
-    """C-2: sent to the backlog, received from it, sent to the primary, received from there."""
+    """Sent to the backlog, received from it, sent to the primary, received from there."""
     backlog = "main/x-servicebus-transfer/0"
     with (
         ServerProcess(tmp_path / "primary", arguments=["--namespace", "main"]) as primary,

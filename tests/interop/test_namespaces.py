@@ -1,4 +1,4 @@
-"""Several namespaces in one server, chosen by host name or key; Config.json with several (M-12)."""
+"""Several namespaces in one server, chosen by host name or key; Config.json with several."""
 
 import http.client
 import json
@@ -21,6 +21,8 @@ from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.errors import EntityNotFound, Unauthorized
 from twinbus.testing.server import ServerProcess
+
+pytestmark = pytest.mark.proves("M-12")
 
 NAMES = ("shop", "orders")
 
@@ -62,8 +64,9 @@ def take(connection_string: str, queue: str, **options: Any) -> list[str]:
     return texts
 
 
+@pytest.mark.proves("M-12", "M-13")
 @pytest.mark.feature("entity.namespaces")
-def test_the_key_leads_to_its_namespace(server: ServerProcess) -> None:  # M-12 M-13
+def test_the_key_leads_to_its_namespace(server: ServerProcess) -> None:
     strings = connection_strings(server)
     assert list(strings) == list(NAMES)
     assert server.connection_string == strings["shop"]
@@ -73,8 +76,9 @@ def test_the_key_leads_to_its_namespace(server: ServerProcess) -> None:  # M-12 
         assert take(text, "inbox") == [f"for {name}"]
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("entity.namespaces")
-def test_entities_of_the_other_are_not_there(server: ServerProcess) -> None:  # M-12
+def test_entities_of_the_other_are_not_there(server: ServerProcess) -> None:
     shop, orders = connection_strings(server).values()
     AdminClient(orders).create_queue("only-orders")
     assert [queue.name for queue in AdminClient(orders).list_queues()] == ["inbox", "only-orders"]
@@ -87,9 +91,10 @@ def test_entities_of_the_other_are_not_there(server: ServerProcess) -> None:  # 
     AdminClient(orders).delete_queue("only-orders")
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("entity.namespaces")
 @pytest.mark.parametrize("name", NAMES)
-def test_the_host_name_leads_to_its_namespace(server: ServerProcess, name: str) -> None:  # M-12
+def test_the_host_name_leads_to_its_namespace(server: ServerProcess, name: str) -> None:
     """Over TLS, since a name that nobody resolves here can then still be the one asked for."""
     options = {
         "custom_endpoint_address": f"sb://localhost:{server.port}",
@@ -112,9 +117,10 @@ def test_the_host_name_leads_to_its_namespace(server: ServerProcess, name: str) 
                 send(addressed, "inbox", "", **options)
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("entity.namespaces")
 @pytest.mark.parametrize("name", NAMES)
-def test_the_host_name_counts_over_http(server: ServerProcess, name: str) -> None:  # M-12
+def test_the_host_name_counts_over_http(server: ServerProcess, name: str) -> None:
     expires_s = SystemClock().now().utc_ms // 1_000 + 300
     for key_of, text in connection_strings(server).items():
         target = ConnectionString.parse(text)
@@ -125,7 +131,8 @@ def test_the_host_name_counts_over_http(server: ServerProcess, name: str) -> Non
             assert client.getresponse().status == (200 if key_of == name else 401)
 
 
-def test_namespace_information(server: ServerProcess) -> None:  # M-11
+@pytest.mark.proves("M-11")
+def test_namespace_information(server: ServerProcess) -> None:
     """Its own name, and a time of birth that a restart does not change."""
     before = [namespace_information(text) for text in connection_strings(server).values()]
     assert [name for name, _ in before] == list(NAMES)
@@ -196,8 +203,9 @@ def publish(connection_string: str, **orders: dict[Any, Any]) -> None:
         sender.send_messages(messages)
 
 
+@pytest.mark.proves("M-6", "M-8", "M-13")
 @pytest.mark.feature("entity.config-json")
-def test_declared_entities(tmp_path: Path) -> None:  # M-6 M-8 M-13
+def test_declared_entities(tmp_path: Path) -> None:
     """Made at the first start, brought up to date at the next, with their messages kept."""
     path = tmp_path / "Config.json"
     path.write_text(json.dumps(declared([PAID])))

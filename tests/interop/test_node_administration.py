@@ -1,4 +1,4 @@
-"""The administration client of the official Node SDK, over TLS, on a real server (M-11, M-13)."""
+"""The administration client of the official Node SDK, over TLS, on a real server."""
 
 import os
 import subprocess
@@ -9,6 +9,8 @@ import pytest
 from tests.interop.test_node_sdk import NODE, find_program, node_modules
 from twinbus.certificates import ca_certificate
 from twinbus.testing.server import ServerProcess
+
+pytestmark = pytest.mark.proves("M-11", "M-13")
 
 __all__ = ["node_modules"]  # a fixture
 

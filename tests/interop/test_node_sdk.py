@@ -1,4 +1,4 @@
-"""The official Node SDK, `@azure/service-bus` from npm, against the same server (M-13).
+"""The official Node SDK, `@azure/service-bus` from npm, against the same server.
 
 The SDK is installed once, exactly as `node/package-lock.json` pins it, into `build/`.
 """
@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from twinbus.testing.server import ServerProcess
+
+pytestmark = pytest.mark.proves("M-13")
 
 NODE = Path(__file__).parent / "node"
 BUILD = Path(__file__).parents[2] / "build" / "interop-node"
@@ -79,6 +81,7 @@ def run(server: ServerProcess, node_modules: Path, script: str, scenario: str, q
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.proves("M-13")
 @pytest.mark.feature(
     "send.batch",
     "send.properties",
@@ -92,16 +95,15 @@ def run(server: ServerProcess, node_modules: Path, script: str, scenario: str, q
     "receive.peek",
 )
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_scenario(
-    server: ServerProcess, queue: str, node_modules: Path, scenario: str
-) -> None:  # M-13
+def test_scenario(server: ServerProcess, queue: str, node_modules: Path, scenario: str) -> None:
     run(server, node_modules, "scenarios.cjs", scenario, queue)
 
 
+@pytest.mark.proves("M-4", "M-13")
 @pytest.mark.queue(requires_session=True)
 @pytest.mark.parametrize("scenario", ["accept", "acceptNext", "state", "subscribe"])
 @pytest.mark.feature("session.accept", "session.state", "session.order")
 def test_session_scenario(
     server: ServerProcess, queue: str, node_modules: Path, scenario: str
-) -> None:  # M-4, M-13
+) -> None:
     run(server, node_modules, "sessions.cjs", scenario, queue)

@@ -88,7 +88,8 @@ def test_a_deleted_queue_is_counted_no_more(
     assert "servicebus_incoming_messages_total" not in counters(server, "short-lived")
 
 
-def test_a_queue_that_takes_no_messages(server: ServerProcess) -> None:
+@pytest.mark.proves("A-1")
+def test_a_queue_that_takes_no_messages(server: ServerProcess) -> None:
     with connect(server) as admin:
         queue = admin.create_queue("closed", status="SendDisabled")
         assert queue.availability_status == "Available"

@@ -1,4 +1,4 @@
-"""Paired namespaces with two real servers and the official SDK, both flavours (P-1 … P-17).
+"""Paired namespaces with two real servers and the official SDK, both flavours.
 
 Clauses to the letter, and what ends a pair, are in test_pairing_promises.py.
 """
@@ -52,7 +52,7 @@ from twinbus.pairing.events import (
     State,
 )
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.proves("P-1", "P-17"), pytest.mark.asyncio]
 
 
 @pytest.fixture(scope="module")
@@ -104,11 +104,12 @@ def our_threads() -> list[str]:
 # --- setting up -------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-1", "P-4")
 @pytest.mark.feature("pairing.backlog")
 async def test_everything_is_set_up_when_it_returns(
     servers: Servers, flavour: str, name: str
 ) -> None:
-    """P-1, P-4: backlog queues made as they must be, the syphon running."""
+    """Backlog queues made as they must be, the syphon running."""
     async with open_pair(
         flavour, servers, name=name, backlog_queue_count=3, enable_syphon=True
     ) as pair:
@@ -126,11 +127,12 @@ async def test_everything_is_set_up_when_it_returns(
     assert our_threads() == []
 
 
+@pytest.mark.proves("P-5")
 @pytest.mark.feature("pairing.backlog")
 async def test_queues_that_are_there_are_used_as_they_are(
     servers: Servers, flavour: str, name: str
 ) -> None:
-    """P-5: also those beyond the count, which are left alone."""
+    """Also those beyond the count, which are left alone."""
     paths = [f"{name}/x-servicebus-transfer/{index}" for index in (0, 1, 7)]
     for path in (paths[0], paths[2]):
         servers.secondary.create_queue(path, lock_duration="PT5S")
@@ -147,27 +149,30 @@ def options_for(text: str, **settings: Any) -> SendAvailabilityPairedNamespaceOp
     )
 
 
+@pytest.mark.proves("P-1")
 async def test_a_namespace_cannot_be_paired_with_itself(servers: Servers, flavour: str) -> None:
-    """P-1: bad input."""
+    """Bad input."""
     text = servers.primary.connection_string
     with pytest.raises(ValueError, match="cannot be paired with itself"):
         await pair_servers(flavour, text, options_for(text))
 
 
+@pytest.mark.proves("P-1")
 async def test_a_credential_that_may_not_manage_is_raised(
     servers: Servers, flavour: str, name: str
 ) -> None:
-    """P-1: the SDK's own error, and nothing of the pair is left."""
+    """The SDK's own error, and nothing of the pair is left."""
     options = options_for(wrong_key(servers.secondary.connection_string), primary_name=name)
     with pytest.raises(ClientAuthenticationError):
         await pair_servers(flavour, servers.primary.connection_string, options)
     assert our_threads() == []
 
 
+@pytest.mark.proves("P-1")
 async def test_a_credential_that_may_not_send_is_raised(
     servers: Servers, flavour: str, name: str
 ) -> None:
-    """P-1: it is not found out in the outage.  The caller's own clients stay open."""
+    """It is not found out in the outage.  The caller's own clients stay open."""
     good = servers.secondary.connection_string
     is_sync = flavour == "sync"
     management = azure.servicebus.management if is_sync else azure.servicebus.aio.management
@@ -185,10 +190,11 @@ async def test_a_credential_that_may_not_send_is_raised(
         await (asyncio.to_thread(client.close) if is_sync else client.close())
 
 
+@pytest.mark.proves("P-1")
 async def test_a_secondary_that_cannot_be_reached_is_raised(
     servers: Servers, flavour: str, name: str
 ) -> None:
-    """P-1: the SDK's own error."""
+    """The SDK's own error."""
     nobody = re.sub(r":\d+", ":9", servers.secondary.connection_string, count=1)
     with pytest.raises(ServiceRequestError):
         await pair_servers(
@@ -197,10 +203,11 @@ async def test_a_secondary_that_cannot_be_reached_is_raised(
     assert our_threads() == []
 
 
+@pytest.mark.proves("P-1", "P-9")
 async def test_a_pair_is_made_while_the_primary_is_down(
     servers: Servers, flavour: str, name: str, queue: str
 ) -> None:
-    """P-1, P-9: a sender can be entered, a batch made and sent, as if nothing were wrong."""
+    """A sender can be entered, a batch made and sent, as if nothing were wrong."""
     servers.primary.kill()
     async with (
         open_pair(flavour, servers, name=name, failover_interval=0) as pair,
@@ -216,11 +223,12 @@ async def test_a_pair_is_made_while_the_primary_is_down(
 # --- a healthy primary ------------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-6")
 @pytest.mark.feature("pairing.send")
 async def test_a_healthy_primary_gets_everything(
     servers: Servers, flavour: str, name: str, queue: str
 ) -> None:
-    """P-6: every form of sending; the caller's objects stay as they are."""
+    """Every form of sending; the caller's objects stay as they are."""
     topic = servers.create_topic(f"{name}-topic")
     async with open_pair(flavour, servers, name=name) as pair:
         sender = pair.sender(queue)
@@ -244,6 +252,7 @@ async def test_a_healthy_primary_gets_everything(
     assert backlog_texts(servers, name) == []
 
 
+@pytest.mark.proves("P-6")
 @pytest.mark.feature("pairing.send")
 async def test_scheduling_and_cancelling(
     servers: Servers, flavour: str, name: str, queue: str
@@ -264,11 +273,12 @@ async def test_scheduling_and_cancelling(
     assert backlog_texts(servers, name) == ["later"]
 
 
+@pytest.mark.proves("P-16")
 @pytest.mark.feature("pairing.send")
 async def test_receivers_are_the_primarys_own(
     servers: Servers, flavour: str, name: str, queue: str
 ) -> None:
-    """P-16: and they are closed with the pair."""
+    """And they are closed with the pair."""
     module = azure.servicebus if flavour == "sync" else azure.servicebus.aio
     async with open_pair(flavour, servers, name=name) as pair:
         own = pair.sdk.get_queue_receiver(queue, max_wait_time=5)
@@ -284,11 +294,12 @@ async def test_receivers_are_the_primarys_own(
 # --- failing over -----------------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-7")
 @pytest.mark.feature("pairing.failover")
 async def test_failover_is_per_entity_and_after_the_interval(
     servers: Servers, flavour: str, name: str, queue: str
 ) -> None:
-    """P-7: until then the caller sees the error and has the message; no further send is needed."""
+    """Until then the caller sees the error and has the message; no further send is needed."""
     other = servers.create_queue(f"{name}-other")
     refuse_sends(servers, queue)
     async with open_pair(flavour, servers, name=name, failover_interval=1) as pair:
@@ -305,6 +316,7 @@ async def test_failover_is_per_entity_and_after_the_interval(
     assert texts(take(servers.primary, other, 1)) == ["other"]
 
 
+@pytest.mark.proves("P-7")
 @pytest.mark.feature("pairing.failover")
 async def test_a_send_that_succeeds_stops_the_timer(
     servers: Servers, flavour: str, name: str, queue: str
@@ -322,11 +334,12 @@ async def test_a_send_that_succeeds_stops_the_timer(
     assert texts(take(servers.primary, queue)) == ["one"]
 
 
+@pytest.mark.proves("P-8")
 @pytest.mark.feature("pairing.failover")
 async def test_programming_errors_are_raised_and_fail_nothing_over(
     servers: Servers, flavour: str, name: str, queue: str
 ) -> None:
-    """P-8: not found, too large, wrong type; the sender is as good as before."""
+    """Not found, too large, wrong type; the sender is as good as before."""
     async with open_pair(flavour, servers, name=name, failover_interval=0) as pair:
         with pytest.raises(MessagingEntityNotFoundError):
             await pair.sender("nowhere").send_messages(ServiceBusMessage("one"))
@@ -344,11 +357,12 @@ async def test_programming_errors_are_raised_and_fail_nothing_over(
     assert texts(take(servers.primary, queue)) == ["one"]
 
 
+@pytest.mark.proves("P-8")
 @pytest.mark.feature("pairing.failover")
 async def test_a_wrong_key_is_raised_and_fails_nothing_over(
     servers: Servers, flavour: str, name: str, queue: str
 ) -> None:
-    """P-8: the client is misconfigured."""
+    """The client is misconfigured."""
     text = servers.secondary.connection_string
     options = options_for(text, primary_name=name, failover_interval=0)
     primary = client_of(flavour, wrong_key(servers.primary.connection_string), retry_total=0)
@@ -361,12 +375,13 @@ async def test_a_wrong_key_is_raised_and_fails_nothing_over(
         await pair.close()
 
 
+@pytest.mark.proves("P-8")
 @sync_only
 @pytest.mark.feature("pairing.failover")
 async def test_a_busy_primary_is_waited_for(
     servers: Servers, flavour: str, name: str, queue: str
 ) -> None:
-    """P-8: after a pause it is sent again, and nothing fails over."""
+    """After a pause it is sent again, and nothing fails over."""
     servers.faults.add({"kind": "throttle", "entity": queue, "duration_s": 3})
     async with open_pair(flavour, servers, name=name, failover_interval=0) as pair:
         await pair.sender(queue).send_messages(ServiceBusMessage("one"))
@@ -374,11 +389,12 @@ async def test_a_busy_primary_is_waited_for(
     assert texts(take(servers.primary, queue)) == ["one"]
 
 
+@pytest.mark.proves("P-7", "P-9", "P-13")
 @pytest.mark.feature("pairing.recovery")
 async def test_killed_and_back_with_the_sdks_own_retries(
     servers: Servers, flavour: str, name: str, queue: str
 ) -> None:
-    """P-7, P-9, P-13: kill -9; the first ping that gets through brings back every sender."""
+    """Kill -9; the first ping that gets through brings back every sender."""
     retries = {"retry_backoff_factor": 0.1}  # three, as always, but soon
     async with open_pair(
         flavour, servers, name=name, failover_interval=0, primary_options=retries
@@ -400,11 +416,12 @@ async def test_killed_and_back_with_the_sdks_own_retries(
     assert backlog_texts(servers, name) == ["during"] * 3
 
 
+@pytest.mark.proves("P-7")
 @pytest.mark.feature("pairing.failover")
 async def test_a_primary_that_hangs_holds_nobody_longer_than_the_timeout(
     servers: Servers, flavour: str, name: str, queue: str
 ) -> None:
-    """P-7: SIGSTOP, on an open link and on one that is only being opened."""
+    """SIGSTOP, on an open link and on one that is only being opened."""
     async with open_pair(
         flavour, servers, name=name, backlog_queue_count=1, failover_interval=0
     ) as pair:
@@ -424,11 +441,12 @@ async def test_a_primary_that_hangs_holds_nobody_longer_than_the_timeout(
 # --- the backlog ------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-10")
 @pytest.mark.feature("pairing.backlog")
 async def test_a_backlog_queue_that_fails_leaves_the_rotation(
     servers: Servers, flavour: str, name: str, queue: str
 ) -> None:
-    """P-10: for every sender; with none left the send fails and says so."""
+    """For every sender; with none left the send fails and says so."""
     async with open_pair(flavour, servers, name=name, failover_interval=0) as pair:
         pair.sdk.force_failover(queue)
         bad, good = servers.backlog(name)
@@ -472,6 +490,7 @@ async def test_forced_over_and_back(servers: Servers, flavour: str, name: str, q
     assert texts(take(servers.primary, queue)) == ["back"]
 
 
+@pytest.mark.proves("P-17")
 @pytest.mark.feature("pairing.coupling")
 @pytest.mark.parametrize("side", ["primary", "secondary"])
 async def test_one_client_is_closed_and_its_partner_is_faulted(
@@ -497,6 +516,7 @@ async def fault_client(pair: Pair, client: str, reason: str) -> None:
         await faulting
 
 
+@pytest.mark.proves("P-17")
 @pytest.mark.feature("pairing.coupling")
 async def test_one_client_faults_and_its_partner_is_faulted(
     servers: Servers, flavour: str, name: str, queue: str
@@ -514,11 +534,12 @@ async def test_one_client_faults_and_its_partner_is_faulted(
             await sender.send_messages(ServiceBusMessage("too late"))
 
 
+@pytest.mark.proves("P-17")
 @pytest.mark.feature("pairing.coupling")
 async def test_both_clients_closed_by_the_caller_end_the_pair(
     servers: Servers, flavour: str, name: str
 ) -> None:
-    """P-17: nobody is faulted."""
+    """Nobody is faulted."""
     async with open_pair(flavour, servers, name=name, enable_syphon=True) as pair:
         for client in (pair.sdk.primary, pair.sdk.secondary):
             await (asyncio.to_thread(client.close) if flavour == "sync" else client.close())

@@ -91,9 +91,10 @@ def messages(count: int) -> list[ServiceBusMessage]:
 # --- tasks ------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-6", "P-9")
 @pytest.mark.feature("pairing.send")
 async def test_many_tasks_share_a_sender(servers: Servers, name: str, queue: str) -> None:
-    """P-6, P-9: each message goes one way, once, whoever sends it and whenever it fails over."""
+    """Each message goes one way, once, whoever sends it and whenever it fails over."""
     async with open_clean(servers, name, backlog_queue_count=1) as pair:
         sender = pair.sdk.get_queue_sender(queue)
         await asyncio.gather(*(sender.send_messages(each) for each in messages(20)))
@@ -109,10 +110,11 @@ async def test_many_tasks_share_a_sender(servers: Servers, name: str, queue: str
     assert sorted(await in_backlog(servers, name)) == numbers
 
 
+@pytest.mark.proves("P-7")
 async def test_tasks_that_wait_for_a_hanging_send_end_by_their_own_time(
     servers: Servers, name: str, queue: str
 ) -> None:
-    """P-7: nobody waits for the time of others, and all of them reach the backlog."""
+    """Nobody waits for the time of others, and all of them reach the backlog."""
     async with open_clean(servers, name, failover_interval=0, backlog_queue_count=1) as pair:
         sender = pair.sdk.get_queue_sender(queue)
         await sender.send_messages(ServiceBusMessage("before"))
@@ -123,11 +125,12 @@ async def test_tasks_that_wait_for_a_hanging_send_end_by_their_own_time(
     assert sorted(await in_backlog(servers, name)) == [str(number) for number in range(8)]
 
 
+@pytest.mark.proves("P-7")
 @pytest.mark.parametrize("size_bytes", [1, UNWRITABLE_BYTES])
 async def test_a_send_to_a_stopped_server_ends_and_the_next_one_is_well(
     servers: Servers, name: str, queue: str, size_bytes: int
 ) -> None:
-    """P-7: the caller sees the error and keeps the message, even if not all of it was written."""
+    """The caller sees the error and keeps the message, even if not all of it was written."""
     async with open_clean(servers, name) as pair:
         sender = pair.sdk.get_queue_sender(queue)
         await sender.send_messages(ServiceBusMessage("before"))
@@ -144,8 +147,9 @@ async def test_a_send_to_a_stopped_server_ends_and_the_next_one_is_well(
 # --- cancellation -----------------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-7")
 async def test_a_cancelled_send_counts_for_nothing(servers: Servers, name: str, queue: str) -> None:
-    """P-7: nobody knows what came of it, so nothing fails over and the message keeps its key."""
+    """Nobody knows what came of it, so nothing fails over and the message keeps its key."""
     async with open_clean(servers, name, failover_interval=0) as pair:
         sender = pair.sdk.get_queue_sender(queue)
         await sender.send_messages(ServiceBusMessage("before"))
@@ -165,8 +169,9 @@ async def test_a_cancelled_send_counts_for_nothing(servers: Servers, name: str, 
     assert sorted(await in_queue(servers, queue)) == ["again", "before", "waits"]
 
 
+@pytest.mark.proves("P-6")
 async def test_cancelled_while_it_opens(servers: Servers, name: str, queue: str) -> None:
-    """P-6: the link goes on opening, for whoever comes next."""
+    """The link goes on opening, for whoever comes next."""
     async with open_clean(servers, name) as pair:
         sender = pair.sdk.get_queue_sender(queue)
         for _ in range(3):
@@ -177,8 +182,9 @@ async def test_cancelled_while_it_opens(servers: Servers, name: str, queue: str)
     assert await in_queue(servers, queue) == ["one"]
 
 
+@pytest.mark.proves("P-1")
 async def test_cancelled_while_it_pairs(servers: Servers, name: str) -> None:
-    """P-1: what was opened is closed again."""
+    """What was opened is closed again."""
     before = asyncio.all_tasks()
     options = SendAvailabilityPairedNamespaceOptions.from_connection_string(
         servers.secondary.connection_string, 2, primary_name=name, enable_syphon=True
@@ -194,8 +200,9 @@ async def test_cancelled_while_it_pairs(servers: Servers, name: str) -> None:
 # --- kinds of clients -------------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-1")
 async def test_blocking_clients_are_refused(servers: Servers) -> None:
-    """P-1: as a mistake of the caller's, before anything is opened."""
+    """As a mistake of the caller's, before anything is opened."""
     text = servers.primary.connection_string
     options = SendAvailabilityPairedNamespaceOptions.from_connection_string(text)
     blocking = azure.servicebus.ServiceBusClient.from_connection_string(text)
@@ -208,11 +215,12 @@ async def test_blocking_clients_are_refused(servers: Servers) -> None:
         await pair_namespace(text, {})  # type: ignore[arg-type]
 
 
+@pytest.mark.proves("P-1", "P-3")
 @pytest.mark.feature("pairing.send")
 async def test_wrapped_around_clients_that_are_there(
     servers: Servers, name: str, queue: str
 ) -> None:
-    """P-1, P-3: four async objects of the SDK, made by the application."""
+    """Four async objects of the SDK, made by the application."""
     text = servers.secondary.connection_string
     secondary = azure.servicebus.aio.ServiceBusClient.from_connection_string(text)
     async with ServiceBusAdministrationClient.from_connection_string(
@@ -265,8 +273,9 @@ async def test_events_reach_async_callbacks_and_readers(
     assert [event async for event in client.events()] == []
 
 
+@pytest.mark.proves("P-17")
 async def test_a_callback_may_close_the_pair(servers: Servers, name: str, queue: str) -> None:
-    """P-17: it does not wait for itself."""
+    """It does not wait for itself."""
     async with open_clean(servers, name) as pair:
         client: PairedServiceBusClient = pair.sdk
         sender = client.get_queue_sender(queue)
@@ -285,10 +294,11 @@ async def test_a_callback_may_close_the_pair(servers: Servers, name: str, queue:
 # --- close ------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-14")
 async def test_a_poll_of_fifteen_minutes_ends_at_once(
     servers: Servers, name: str, queue: str
 ) -> None:
-    """P-14: closing does not wait for the long poll, and what comes later stays in the backlog."""
+    """Closing does not wait for the long poll, and what comes later stays in the backlog."""
     async with open_clean(servers, name, enable_syphon=True) as pair:
         sender = pair.sdk.get_queue_sender(queue)
         pair.sdk.force_failover(queue)
@@ -302,11 +312,12 @@ async def test_a_poll_of_fifteen_minutes_ends_at_once(
     assert await in_queue(servers, queue) == ["moved"]
 
 
+@pytest.mark.proves("P-17")
 @pytest.mark.feature("pairing.coupling")
 async def test_both_clients_closed_by_the_application_end_the_pair_in_peace(
     servers: Servers, name: str, queue: str
 ) -> None:
-    """P-17: within the five seconds nobody is faulted, and no task is left."""
+    """Within the five seconds nobody is faulted, and no task is left."""
     before = asyncio.all_tasks()
     client = await PairedServiceBusClient.from_connection_strings(
         servers.primary.connection_string,
@@ -329,8 +340,9 @@ async def test_both_clients_closed_by_the_application_end_the_pair_in_peace(
     assert await in_queue(servers, queue) == ["one", "two"]
 
 
+@pytest.mark.proves("P-14", "P-17")
 async def test_a_closed_primary_is_used_by_nobody(servers: Servers, name: str, queue: str) -> None:
-    """P-14, P-17: messages of the backlog must not pay for it that their way home is closed."""
+    """Messages of the backlog must not pay for it that their way home is closed."""
     async with open_clean(servers, name, enable_syphon=True) as pair:
         sender = pair.sdk.get_queue_sender(queue)
         await sender.send_messages(ServiceBusMessage("one"))
@@ -346,11 +358,12 @@ async def test_a_closed_primary_is_used_by_nobody(servers: Servers, name: str, q
         assert pair.events == []
 
 
+@pytest.mark.proves("P-6")
 @pytest.mark.feature("pairing.send")
 async def test_a_schedule_is_cancelled_on_the_primary(
     servers: Servers, name: str, queue: str
 ) -> None:
-    """P-6: by several tasks at once, as everything else."""
+    """By several tasks at once, as everything else."""
     later = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
     async with open_clean(servers, name) as pair:
         sender = pair.sdk.get_queue_sender(queue)

@@ -60,6 +60,7 @@ def test_the_code_of_the_page_is_that_of_the_examples() -> None:
         assert any(block in source for source in sources), block
 
 
+@pytest.mark.proves("P-1", "P-17")
 def test_the_page_command_by_command(servers: Servers) -> None:
     """P-1 … P-17 as a reader meets them: fail over, look, bring home."""
     commands = blocks("sh")

@@ -221,6 +221,7 @@ def of_both(*texts: str) -> list[str]:
 # --- P-6 … P-9, P-13: fail over and come back -----------------------------------------------------
 
 
+@pytest.mark.proves("P-6")
 @pytest.mark.feature("pairing.send")
 async def test_a_healthy_primary_is_all_there_is(bus: Bus, pairs: list[Pair], queue: str) -> None:
     """P-6"""
@@ -235,6 +236,7 @@ async def test_a_healthy_primary_is_all_there_is(bus: Bus, pairs: list[Pair], qu
     assert await take_backlog(bus) == {}
 
 
+@pytest.mark.proves("P-7", "P-9", "P-13")
 @pytest.mark.parametrize("outage", OUTAGES)
 async def test_the_send_that_meets_an_outage_goes_to_the_backlog(
     bus: Bus, pairs: list[Pair], queue: str, outage: str
@@ -249,9 +251,10 @@ async def test_the_send_that_meets_an_outage_goes_to_the_backlog(
     )
 
 
+@pytest.mark.proves("P-7", "P-9", "P-13")
 @at_once()
 async def test_the_outage_of_an_entity_is_one(stage: Stage) -> None:
-    """P-7, P-9, P-13: sends are refused, or the entity is disabled."""
+    """Sends are refused, or the entity is disabled."""
     async with open_pairs(stage.bus, **stage.options(**AT_ONCE)) as pairs:
         for name, outage in OUTAGES_OF_AN_ENTITY.items():
             queue = await stage.another_queue(name)
@@ -321,9 +324,10 @@ def backlog_count(bus: Bus) -> int:
     return sum(map(bus.backlog_count, range(bus.backlog_queue_count)))
 
 
+@pytest.mark.proves("P-7")
 @at_once()
 async def test_until_the_interval_has_passed_callers_see_the_error(stage: Stage) -> None:
-    """P-7: a success stops the timer; then time alone fails the entity over."""
+    """A success stops the timer; then time alone fails the entity over."""
     queue = stage.queue
     options = stage.options(failover_interval=20, send_timeout=20, retries=RETRIES)
     async with open_pairs(stage.bus, **options) as pairs:
@@ -352,9 +356,10 @@ async def test_until_the_interval_has_passed_callers_see_the_error(stage: Stage)
     assert await stage.backlog_texts() == of_both("in the backlog")
 
 
+@pytest.mark.proves("P-7")
 @at_once()
 async def test_one_entity_fails_over_and_the_other_goes_on(stage: Stage) -> None:
-    """P-7: per entity; and it is all of its senders that go to the backlog then."""
+    """Per entity; and it is all of its senders that go to the backlog then."""
     queue, other = stage.queue, await stage.another_queue("other")
     async with open_pairs(stage.bus, **stage.options(**AT_ONCE)) as pairs:
         await stage.refuse()
@@ -374,9 +379,10 @@ async def test_one_entity_fails_over_and_the_other_goes_on(stage: Stage) -> None
 # --- P-8: what never fails over -------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-8")
 @at_once()
 async def test_mistakes_are_raised_and_nothing_fails_over(stage: Stage) -> None:
-    """P-8: unauthorized, not found, too large."""
+    """Unauthorized, not found, too large."""
     queue, options = stage.queue, stage.options(**AT_ONCE)
     listen_only = await asyncio.to_thread(_listen_only, stage.bus, queue)
     async with (
@@ -416,9 +422,10 @@ def _listen_only(bus: Bus, queue: str) -> str:
     return connection_string_of(bus.primary, "listen", key) + ";UseDevelopmentEmulator=true"
 
 
+@pytest.mark.proves("P-8")
 @at_once()
 async def test_a_busy_server_is_given_ten_seconds_or_counts_as_down(stage: Stage) -> None:
-    """P-8: `documented` waits and sends again; `legacy` fails over, as the old client did."""
+    """`documented` waits and sends again; `legacy` fails over, as the old client did."""
     queue = stage.queue
     async with (
         open_pairs(stage.bus, **stage.options(**AT_ONCE)) as pairs,
@@ -474,9 +481,10 @@ def _is_refused(pair: Pair, queue: str) -> bool:
 # --- P-10: backlog queues -------------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-10")
 @at_once()
 async def test_a_lost_backlog_queue_is_known_to_all_senders(stage: Stage) -> None:
-    """P-10: whoever meets it tells the others; nobody goes there any more."""
+    """Whoever meets it tells the others; nobody goes there any more."""
     sent = 0
     await stage.refuse_backlog(1)
     async with open_pairs(stage.bus, **stage.options(**AT_ONCE)) as pairs:
@@ -502,9 +510,10 @@ async def test_a_lost_backlog_queue_is_known_to_all_senders(stage: Stage) -> Non
     assert len(await stage.backlog_texts()) == sent
 
 
+@pytest.mark.proves("P-10")
 @at_once()
 async def test_without_a_backlog_queue_the_caller_keeps_the_message(stage: Stage) -> None:
-    """P-10: an error that says so, nothing stored anywhere; a primary that works is still used."""
+    """An error that says so, nothing stored anywhere; a primary that works is still used."""
     queue = stage.queue
     await stage.refuse()
     for index in range(QUEUES):
@@ -531,9 +540,10 @@ async def test_without_a_backlog_queue_the_caller_keeps_the_message(stage: Stage
 # --- P-13: pings ----------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-13")
 @at_once()
 async def test_pings_go_out_each_interval_until_one_gets_through(stage: Stage) -> None:
-    """P-13: the first one interval after the failover; nobody ever receives one."""
+    """The first one interval after the failover; nobody ever receives one."""
     queue = stage.queue
     async with open_pairs(stage.bus, **stage.options(**AT_ONCE)) as pairs:
         await stage.refuse()

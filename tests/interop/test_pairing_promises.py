@@ -134,11 +134,12 @@ def options_for(servers: Servers, **settings: Any) -> SendAvailabilityPairedName
 # --- setting up -----------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-1", "P-2")
 @pytest.mark.feature("pairing.backlog")
 async def test_a_key_without_the_manage_claim_is_raised(
     servers: Servers, flavour: str, name: str
 ) -> None:
-    """P-1, P-2: it exists and may send and listen, which is not enough to make queues."""
+    """It exists and may send and listen, which is not enough to make queues."""
     text = re.sub(
         "SharedAccessKeyName=[^;]+;SharedAccessKey=[^;]+",
         f"SharedAccessKeyName={CLERK.name};SharedAccessKey={CLERK.primary_key}",
@@ -157,9 +158,10 @@ def is_refused(error: ClientAuthenticationError) -> bool:
     return error.status_code in {401, 403}
 
 
+@pytest.mark.proves("P-2", "P-4")
 @pytest.mark.feature("pairing.backlog")
 async def test_backlog_queues_are_described_to_the_letter(servers: Servers, flavour: str) -> None:
-    """P-2, P-4: also their paths, where nobody has chosen a name, and their number."""
+    """Also their paths, where nobody has chosen a name, and their number."""
     options = options_for(servers)
     pair = await pair_servers(flavour, servers.primary.connection_string, options)
     await pair.close()
@@ -184,11 +186,12 @@ async def test_backlog_queues_are_described_to_the_letter(servers: Servers, flav
     assert made.forward_to is None
 
 
+@pytest.mark.proves("P-5")
 @pytest.mark.feature("pairing.backlog", "pairing.syphon")
 async def test_queues_of_others_stay_as_they_are_and_unused(
     servers: Servers, flavour: str, name: str, queue: str
 ) -> None:
-    """P-5: neither the syphon nor any sender goes beyond the count; nothing is described anew."""
+    """Neither the syphon nor any sender goes beyond the count; nothing is described anew."""
     theirs, ours, extra = (f"{name}/x-servicebus-transfer/{index}" for index in (0, 1, 7))
     for path in (theirs, extra):
         servers.secondary.create_queue(path, max_delivery_count=3, lock_duration="PT20S")
@@ -222,12 +225,13 @@ def moved(pair: Pair) -> int:
 # --- failed over ----------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-9")
 @async_only
 @pytest.mark.feature("pairing.backlog")
 async def test_a_sender_stays_with_the_backlog_queue_that_it_has_picked(
     servers: Servers, flavour: str, name: str, queue: str
 ) -> None:
-    """P-9: at random, each for itself, so that many senders use all of them."""
+    """At random, each for itself, so that many senders use all of them."""
     async with open_pair(flavour, servers, name=name) as pair:
         pair.sdk.force_failover(queue)
         senders = {str(number): pair.sender(queue) for number in range(12)}
@@ -242,11 +246,12 @@ async def test_a_sender_stays_with_the_backlog_queue_that_it_has_picked(
     assert operations(servers.primary, queue).get(SEND, 0) == 0
 
 
+@pytest.mark.proves("P-12")
 @pytest.mark.feature("pairing.rewriting")
 async def test_too_large_for_the_backlog_is_refused_before_it_is_sent(
     servers: Servers, flavour: str, name: str, queue: str
 ) -> None:
-    """P-12: the primary takes it; the error names both sizes, and no backlog queue is blamed."""
+    """The primary takes it; the error names both sizes, and no backlog queue is blamed."""
     body = b"x" * (MESSAGE_SIZE_BYTES_MAX - 100)
     message = ServiceBusMessage(body, session_id="s", message_id="m")
     async with open_pair(flavour, servers, name=name) as pair:
@@ -266,11 +271,12 @@ async def test_too_large_for_the_backlog_is_refused_before_it_is_sent(
     assert await taken(servers.primary, queue, 1) == [body.decode()]
 
 
+@pytest.mark.proves("P-13", "P-18")
 @pytest.mark.feature("pairing.recovery")
 async def test_sessions_and_topics_take_pings_that_nobody_gets(
     servers: Servers, flavour: str, name: str
 ) -> None:
-    """P-13, P-18: the ping brings the entity back; on the bill it is a ping and no send."""
+    """The ping brings the entity back; on the bill it is a ping and no send."""
     sessions = servers.create_queue(name, requires_session=True)
     topic = servers.create_topic(f"{name}-topic")
     async with open_pair(flavour, servers, name=name, failover_interval=0) as pair:
@@ -296,11 +302,12 @@ def said(text: str) -> ServiceBusMessage:
 # --- cost -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-18", "C-2")
 @pytest.mark.feature("pairing.syphon", "ours.metering")
 async def test_an_idle_syphon_costs_one_receive_a_poll(
     servers: Servers, flavour: str, name: str
 ) -> None:
-    """P-18, C-2: one long poll for each backlog queue, and nothing else; closing ends it."""
+    """One long poll for each backlog queue, and nothing else; closing ends it."""
     async with open_pair(
         flavour, servers, name=name, backlog_queue_count=3, enable_syphon=True
     ) as pair:
@@ -314,11 +321,12 @@ async def test_an_idle_syphon_costs_one_receive_a_poll(
 # --- the end --------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-17")
 @pytest.mark.feature("pairing.coupling")
 async def test_faulted_by_the_application(
     servers: Servers, flavour: str, name: str, queue: str
 ) -> None:
-    """P-17: both clients end, and whoever sends is told why."""
+    """Both clients end, and whoever sends is told why."""
     options = options_for(servers, primary_name=name, enable_syphon=True)
     async with leaves_nothing_open():
         pair = await pair_servers(flavour, primary_of(flavour, servers), options)
@@ -335,9 +343,10 @@ async def test_faulted_by_the_application(
         assert pair.sdk.status().fault == "enough"
 
 
+@pytest.mark.proves("P-17")
 @pytest.mark.feature("pairing.coupling")
 async def test_clients_in_two_pairs_end_both(servers: Servers, flavour: str, name: str) -> None:
-    """P-17: each pair notices that the other one has closed its clients."""
+    """Each pair notices that the other one has closed its clients."""
     is_sync = flavour == "sync"
     text = servers.secondary.connection_string
     management = azure.servicebus.management if is_sync else azure.servicebus.aio.management

@@ -99,9 +99,10 @@ def texts(*words: str, **given: Any) -> list[ServiceBusMessage]:
 # --- P-11, P-14: there and back -------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-11")
 @at_once()
 async def test_what_comes_back_is_what_a_direct_send_gives(stage: Stage) -> None:
-    """P-11: every property of every kind, every body to the byte, in the order of the backlog."""
+    """Every property of every kind, every body to the byte, in the order of the backlog."""
     plans = [
         Plan(body, is_annotated, is_bare, session="a session", has_ttl=has_ttl)
         for body in BODIES
@@ -134,9 +135,10 @@ def _portraits(arrived: list[Received]) -> list[Portrait]:
     return [portrait(received.data, "a name") for received in arrived]
 
 
+@pytest.mark.proves("P-14")
 @at_once()
 async def test_a_long_poll_brings_messages_home_as_they_come(stage: Stage) -> None:
-    """P-14: the syphon waits at the queues; nobody has to start it again."""
+    """The syphon waits at the queues; nobody has to start it again."""
 
     async def come_home(flavour: str, stage: Stage) -> None:
         async with (
@@ -153,9 +155,10 @@ async def test_a_long_poll_brings_messages_home_as_they_come(stage: Stage) -> No
     await of_each_flavour(stage, come_home)
 
 
+@pytest.mark.proves("P-14")
 @at_once(enable_partitioning=True)
 async def test_messages_of_many_keys_come_home_to_a_partitioned_queue(stage: Stage) -> None:
-    """P-14: they may not be sent together there, and none of them is blamed for it."""
+    """They may not be sent together there, and none of them is blamed for it."""
 
     async def spread(flavour: str, stage: Stage) -> None:
         keys = [f"key {number % 4}" for number in range(12)]
@@ -173,9 +176,10 @@ async def test_messages_of_many_keys_come_home_to_a_partitioned_queue(stage: Sta
 # --- P-14: what can never be delivered ------------------------------------------------------------
 
 
+@pytest.mark.proves("P-14")
 @at_once()
 async def test_what_can_never_be_delivered_is_dead_lettered_with_a_reason(stage: Stage) -> None:
-    """P-14: foreign, damaged or without destination; those beside it arrive."""
+    """Foreign, damaged or without destination; those beside it arrive."""
     path: dict[Any, Any] = {"x-ms-path": stage.queue}
     bad: dict[str, dict[Any, Any]] = {
         "foreign": {},
@@ -223,9 +227,10 @@ def _put_into_backlog(stage: Stage, messages: list[ServiceBusMessage]) -> None:
 # --- P-14: a destination that is down -------------------------------------------------------------
 
 
+@pytest.mark.proves("P-14")
 @at_once()
 async def test_a_destination_that_is_down_is_tried_again_in_order(stage: Stage) -> None:
-    """P-14: its messages stay, in the order of their sessions; others are not held up."""
+    """Its messages stay, in the order of their sessions; others are not held up."""
     other = await stage.another_queue("other")
 
     async def be_down(flavour: str, stage: Stage) -> None:
@@ -254,6 +259,7 @@ async def test_a_destination_that_is_down_is_tried_again_in_order(stage: Stage) 
 # --- P-15: several syphons ------------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-15")
 @at_once()
 async def test_two_syphons_side_by_side_lose_and_double_nothing(stage: Stage) -> None:
     """P-15"""
@@ -269,6 +275,7 @@ async def test_two_syphons_side_by_side_lose_and_double_nothing(stage: Stage) ->
     assert await stage.take_backlog(DEAD_LETTERS) == []
 
 
+@pytest.mark.proves("P-14")
 @at_once()
 async def test_killed_between_send_and_complete_makes_no_copy(stage: Stage) -> None:
     """P-14, design §3: the backlog gives it out again, and the primary knows its producer key."""
@@ -310,9 +317,10 @@ async def die_after_send(flavour: str, stage: Stage) -> None:
 # --- time to live ---------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-11", "P-14")
 @at_once()
 async def test_the_restored_time_to_live_is_the_original_or_what_remains(stage: Stage) -> None:
-    """P-11, P-14: an option says from when it counts; meanwhile nothing expires in the backlog."""
+    """An option says from when it counts; meanwhile nothing expires in the backlog."""
     ttl = dt.timedelta(hours=1)
 
     async def expire(flavour: str, stage: Stage) -> None:
@@ -334,11 +342,12 @@ async def test_the_restored_time_to_live_is_the_original_or_what_remains(stage: 
 # --- P-16: promises and their edge ----------------------------------------------------------------
 
 
+@pytest.mark.proves("P-16")
 @at_once(requires_session=True)
 async def test_new_messages_may_overtake_the_backlog_and_sessions_live_in_the_primary(
     stage: Stage,
 ) -> None:
-    """P-16: order may change across a failover, in a session too; its state is the primary's."""
+    """Order may change across a failover, in a session too; its state is the primary's."""
 
     async def overtake(flavour: str, stage: Stage) -> None:
         [first, second, third] = texts("first", "second", "third", session_id=flavour)
@@ -377,9 +386,10 @@ def _mark(stage: Stage, session: str, state: bytes | None) -> bytes | None:
 # --- P-18, C-2: what it costs ---------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-18", "C-2")
 @at_once()
 async def test_a_message_by_way_of_the_backlog_costs_four_operations(stage: Stage) -> None:
-    """P-18, C-2: sent to the backlog, received from it, sent to the primary, received from it."""
+    """Sent to the backlog, received from it, sent to the primary, received from it."""
     bus, count = stage.bus, 0
     for flavour in FLAVOURS:
         await fill(flavour, stage, texts(*"abcde"))

@@ -1,4 +1,4 @@
-"""Partitioned queues and topics with the official SDK, on one server (E-1 … E-14).
+"""Partitioned queues and topics with the official SDK, on one server.
 
 What happens when a broker or a store goes is in tests/crash.
 """
@@ -33,7 +33,7 @@ from tests.interop.sdk import (
 from twinbus.entities.partitions import PARTITION_COUNT, hash_key, partition_of
 from twinbus.testing.server import ServerProcess
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.proves("E-1", "E-14"), pytest.mark.asyncio(loop_scope="module")]
 partitioned = pytest.mark.queue(enable_partitioning=True)
 with_sessions = pytest.mark.queue(enable_partitioning=True, requires_session=True)
 
@@ -48,11 +48,10 @@ def partitions(messages: list[Any]) -> list[int]:
     return [partition_of(message.sequence_number) for message in messages]
 
 
+@pytest.mark.proves("E-1", "E-6")
 @pytest.mark.feature("entity.partitions")
 @partitioned
-async def test_sixteen_messages_go_to_sixteen_partitions(  # E-1, E-6
-    sender: Any, receiver: Any
-) -> None:
+async def test_sixteen_messages_go_to_sixteen_partitions(sender: Any, receiver: Any) -> None:
     for number in range(PARTITION_COUNT):
         await sender.send_messages(ServiceBusMessage(str(number)))
     messages = await receive_exactly(receiver, PARTITION_COUNT)
@@ -62,9 +61,10 @@ async def test_sixteen_messages_go_to_sixteen_partitions(  # E-1, E-6
     assert await nothing_comes(receiver)
 
 
+@pytest.mark.proves("E-3")
 @pytest.mark.feature("entity.partitions")
 @partitioned
-async def test_one_key_one_partition_in_order(sender: Any, receiver: Any) -> None:  # E-3
+async def test_one_key_one_partition_in_order(sender: Any, receiver: Any) -> None:
     for number in range(5):
         for key in ("red", "green", "blue"):
             message = ServiceBusMessage(f"{key} {number}", partition_key=key)
@@ -77,8 +77,9 @@ async def test_one_key_one_partition_in_order(sender: Any, receiver: Any) -> Non
     await complete_all(receiver, messages)
 
 
+@pytest.mark.proves("E-4")
 @partitioned
-async def test_key_and_session_must_agree(sender: Any, receiver: Any) -> None:  # E-4
+async def test_key_and_session_must_agree(sender: Any, receiver: Any) -> None:
     message = ServiceBusMessage(b"x", session_id="one", partition_key="one")
     await sender.send_messages(message)
     with pytest.raises(ValueError, match="partition_key"):
@@ -101,8 +102,9 @@ async def test_a_batch_stays_together(sender: Any, receiver: Any) -> None:
         )
 
 
+@pytest.mark.proves("E-3")
 @pytest.mark.queue(enable_partitioning=True, requires_duplicate_detection=True)
-async def test_duplicates_are_found_by_message_id(sender: Any, receiver: Any) -> None:  # E-3
+async def test_duplicates_are_found_by_message_id(sender: Any, receiver: Any) -> None:
     for _ in range(2):
         await sender.send_messages(
             [ServiceBusMessage(str(number), message_id=f"id-{number}") for number in range(20)]
@@ -115,9 +117,10 @@ async def test_duplicates_are_found_by_message_id(sender: Any, receiver: Any) ->
     assert await nothing_comes(receiver)
 
 
+@pytest.mark.proves("E-8")
 @pytest.mark.feature("entity.partitions")
 @partitioned
-async def test_every_settlement(sender: Any, receiver: Any, dead_letters: Any) -> None:  # E-8
+async def test_every_settlement(sender: Any, receiver: Any, dead_letters: Any) -> None:
     await sender.send_messages([ServiceBusMessage(b"1"), ServiceBusMessage(b"2")])
     for text in (b"3", b"4", b"5"):
         await sender.send_messages(ServiceBusMessage(text))
@@ -141,11 +144,12 @@ async def test_every_settlement(sender: Any, receiver: Any, dead_letters: Any) -
         await receiver.receive_deferred_messages([number, (77 << 48) + 1])  # unknown partition
 
 
+@pytest.mark.proves("E-8")
 @partitioned
 @async_only
 async def test_competing_receivers_share_everything(
     new_client: Callable[..., Client], queue: str
-) -> None:  # E-8
+) -> None:
     sender = new_client().sender(queue)
     await sender.send_messages([ServiceBusMessage(str(n), partition_key="k") for n in range(50)])
     for number in range(50, 150):
@@ -178,9 +182,10 @@ async def test_receive_and_delete(client: Client, sender: Any, queue: str) -> No
     assert len({*bodies(some), *bodies(rest)}) == 40
 
 
+@pytest.mark.proves("E-9")
 @pytest.mark.feature("entity.partitions")
 @partitioned
-async def test_peek_reaches_every_message(sender: Any, receiver: Any) -> None:  # E-9
+async def test_peek_reaches_every_message(sender: Any, receiver: Any) -> None:
     for number in range(60):
         await sender.send_messages(ServiceBusMessage(str(number)))
     found = await peek_all(receiver)
@@ -233,9 +238,10 @@ async def test_sessions_keep_their_order(sender: Any, client: Client, queue: str
     assert left == {"a", "c"}
 
 
+@pytest.mark.proves("E-13")
 @pytest.mark.feature("entity.partitions")
 @async_only
-async def test_topics_and_rules(client: Client, admin: Admin) -> None:  # E-13
+async def test_topics_and_rules(client: Client, admin: Admin) -> None:
     await admin.create_topic("parted", enable_partitioning=True)
     await admin.create_subscription("parted", "all")
     await admin.create_subscription("parted", "red")
@@ -258,11 +264,12 @@ async def test_topics_and_rules(client: Client, admin: Admin) -> None:  # E-13
     await admin.delete_topic("parted")
 
 
+@pytest.mark.proves("E-1", "E-2", "E-12")
 @pytest.mark.feature("entity.partitions")
 @async_only
 async def test_management_sees_one_entity(
     client: Client, admin: Admin, server: ServerProcess
-) -> None:  # E-1, E-2, E-12
+) -> None:
     made = await admin.create_queue("whole", enable_partitioning=True, max_size_in_megabytes=2048)
     assert made.enable_partitioning
     assert made.max_size_in_megabytes == 16 * 2048
@@ -288,8 +295,9 @@ async def test_management_sees_one_entity(
     assert "whole" not in [each.name for each in await admin.list_queues()]
 
 
+@pytest.mark.proves("E-11")
 @async_only
-async def test_forwarding_keeps_the_key(client: Client, admin: Admin) -> None:  # E-11
+async def test_forwarding_keeps_the_key(client: Client, admin: Admin) -> None:
     await admin.create_queue("end", enable_partitioning=True)
     await admin.create_queue("middle", forward_to="end")
     await admin.create_queue("start", enable_partitioning=True, forward_to="middle")
@@ -307,7 +315,8 @@ async def test_forwarding_keeps_the_key(client: Client, admin: Admin) -> None:  
         await complete_all(receiver, found)
 
 
-async def test_at_most_a_hundred(admin: Admin) -> None:  # E-14
+@pytest.mark.proves("E-14")
+async def test_at_most_a_hundred(admin: Admin) -> None:
     count = sum([each.enable_partitioning for each in await admin.list_queues()])
     count += sum([each.enable_partitioning for each in await admin.list_topics()])
     for number in range(100 - count):

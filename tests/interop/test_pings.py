@@ -18,7 +18,7 @@ from tests.interop.outage import peek_all, take, take_rest, text_of
 from tests.interop.test_rest import Rest
 from twinbus.testing.server import ServerProcess
 
-pytestmark = pytest.mark.feature("ours.pings")
+pytestmark = [pytest.mark.proves("P-13"), pytest.mark.feature("ours.pings")]
 
 PING_TYPE = "application/vnd.ms-servicebus-ping"
 
@@ -55,6 +55,7 @@ def count_of(admin: ServiceBusAdministrationClient, queue: str) -> int | None:
     return admin.get_queue_runtime_properties(queue).total_message_count
 
 
+@pytest.mark.proves("P-13")
 @pytest.mark.parametrize(
     "settings",
     [
@@ -69,7 +70,7 @@ def test_nobody_sees_a_ping(
     admin: ServiceBusAdministrationClient,
     settings: dict[str, Any],
     request: pytest.FixtureRequest,
-) -> None:  # P-13
+) -> None:
     name = f"queue-{request.node.callspec.id}"
     admin.create_queue(name, **settings)
     with client.get_queue_sender(name) as sender:
@@ -91,9 +92,10 @@ def test_nobody_sees_a_ping(
         assert not take_rest(receiver)
 
 
+@pytest.mark.proves("P-13")
 def test_a_topic_makes_no_copies(
     client: ServiceBusClient, admin: ServiceBusAdministrationClient
-) -> None:  # P-13
+) -> None:
     admin.create_topic("news")
     admin.create_subscription("news", "all")
     admin.create_subscription("news", "steps", requires_session=True)
@@ -105,7 +107,8 @@ def test_a_topic_makes_no_copies(
         assert found.total_message_count == 0
 
 
-def test_over_rest(server: ServerProcess, admin: ServiceBusAdministrationClient) -> None:  # P-13
+@pytest.mark.proves("P-13")
+def test_over_rest(server: ServerProcess, admin: ServiceBusAdministrationClient) -> None:
     admin.create_queue("rest")
     rest = Rest(server, "rest")
     assert rest.send(b"", {"TimeToLive": 1}, Content_Type=PING_TYPE) == 201
@@ -115,9 +118,10 @@ def test_over_rest(server: ServerProcess, admin: ServiceBusAdministrationClient)
     rest.connection.close()
 
 
+@pytest.mark.proves("P-13")
 def test_a_disabled_queue_refuses_it(
     client: ServiceBusClient, admin: ServiceBusAdministrationClient
-) -> None:  # P-13
+) -> None:
     queue = admin.create_queue("disabled")
     with client.get_queue_sender("disabled") as sender:
         sender.send_messages(ping())
@@ -130,9 +134,10 @@ def test_a_disabled_queue_refuses_it(
         sender.send_messages(ping())
 
 
+@pytest.mark.proves("P-13")
 def test_a_full_queue_refuses_it(
     client: ServiceBusClient, admin: ServiceBusAdministrationClient
-) -> None:  # P-13
+) -> None:
     admin.create_queue("full", max_size_in_megabytes=1)
     with client.get_queue_sender("full") as sender, client.get_queue_receiver("full") as receiver:
         sender.send_messages(ServiceBusMessage(bytes(1_000_000)))

@@ -1,4 +1,4 @@
-"""What a pipeline asks of a namespace, from a real server, in both ways (D-1, D-2).
+"""What a pipeline asks of a namespace, from a real server, in both ways.
 
 The bus that `twinbus` operations make and the one of `standard` operations must give the same.
 """
@@ -46,7 +46,7 @@ END: Final = 1 << 62
 COUNTER: Final = itertools.count(1)
 KEY: Final = "x-opt-twinbus-producer-key"
 
-pytestmark = pytest.mark.feature("pipeline.source")
+pytestmark = [pytest.mark.proves("D-1", "D-2"), pytest.mark.feature("pipeline.source")]
 
 
 @pytest.fixture(params=["twinbus", "standard"])
@@ -389,9 +389,10 @@ def kill_and_restart(server: ServerProcess) -> None:
     server.restart()
 
 
+@pytest.mark.proves("D-2")
 @pytest.mark.parametrize("operations", ["twinbus", "standard"])
 def test_a_server_killed_while_it_is_read_and_sent_to(tmp_path: Path, operations: str) -> None:
-    """Nothing is lost and nothing comes twice, neither in a browse nor in a keyed send (D-2)."""
+    """Nothing is lost and nothing comes twice, neither in a browse nor in a keyed send."""
     sent = [f"p/{n}" for n in range(1, 4_001)]
     with ServerProcess(tmp_path / "data") as server:
         server.create_queue("q")

@@ -80,12 +80,13 @@ def numbered(count: int, sessions: int = 0) -> dict[str, list[Any]]:
     return columns
 
 
+@pytest.mark.proves("D-1")
 @pytest.mark.parametrize("partitioned", [False, True])
 @pytest.mark.parametrize("sessions", [0, 1, 40])
 def test_a_task_that_is_tried_again_stores_each_row_once(
     server: ServerProcess, partitioned: bool, sessions: int
 ) -> None:
-    """D-1: also when Spark cuts the rows in another way, and each session stays in order."""
+    """Also when Spark cuts the rows in another way, and each session stays in order."""
     queue = f"again-{partitioned}-{sessions}"
     server.create_queue(queue, enable_partitioning=partitioned, requires_session=sessions > 0)
     columns = numbered(5_000, sessions)
@@ -102,11 +103,12 @@ def test_a_task_that_is_tried_again_stores_each_row_once(
     assert len(by_session) <= max(1, sessions)
 
 
+@pytest.mark.proves("D-1")
 @pytest.mark.parametrize("partitioned", [False, True])
 def test_order_and_number_hold_while_the_bus_is_busy_and_hangs_up(
     server: ServerProcess, partitioned: bool
 ) -> None:
-    """D-1: a batch that is refused for a while is not overtaken by the next of its session."""
+    """A batch that is refused for a while is not overtaken by the next of its session."""
     queue = f"busy-{partitioned}"
     server.create_queue(queue, enable_partitioning=partitioned, requires_session=True)
     columns = numbered(2_000, 12)
@@ -144,11 +146,12 @@ def test_other_rows_are_stored_whatever_came_before(server: ServerProcess) -> No
     assert len(stored(server, "others")) == 110
 
 
+@pytest.mark.proves("D-1")
 @pytest.mark.parametrize("partitioned", [False, True])
 def test_rows_with_keys_of_their_own_are_stored_once_for_ever(
     server: ServerProcess, partitioned: bool
 ) -> None:
-    """D-1: whatever batch, order and query they come in."""
+    """Whatever batch, order and query they come in."""
     queue = f"own-{partitioned}"
     server.create_queue(queue, enable_partitioning=partitioned)
     rows = range(4_000, 4_200)  # over a border of 4,096
@@ -172,8 +175,8 @@ def test_a_key_of_two_rows_is_refused(server: ServerProcess) -> None:
     assert stored(server, "twice") == []
 
 
+@pytest.mark.proves("D-1")
 def test_each_row_may_have_its_destination(server: ServerProcess) -> None:
-    # D-1
     server.create_queue("left")
     server.create_queue("right")
     server.admin.create(TOPIC, ["both"], {})
@@ -249,8 +252,9 @@ def test_no_rows_need_no_bus(server: ServerProcess) -> None:
     assert write(server, {"body": []}, entityPath="nowhere") == {}
 
 
+@pytest.mark.proves("D-1")
 def test_an_exact_copy_is_a_new_message_for_receivers(server: ServerProcess) -> None:
-    """What the official SDK has sent, copied by `amqp`, is what it receives (D-1)."""
+    """What the official SDK has sent, copied by `amqp`, is what it receives."""
     server.create_queue("original")
     server.create_queue("copies")
     sent = ServiceBusMessage(

@@ -16,7 +16,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 from tests.interop.administration import connect
 from tests.interop.outage import KEYS, Bus, peek_all, run_server, take, take_rest, text_of
 
-pytestmark = pytest.mark.feature("ours.producer-keys")
+pytestmark = [pytest.mark.proves("P-13", "P-16"), pytest.mark.feature("ours.producer-keys")]
 
 KEY = "x-opt-twinbus-producer-key"
 

@@ -1,4 +1,4 @@
-"""Limits by profile, met through the official SDK as in the tier of that name (M-9)."""
+"""Limits by profile, met through the official SDK as in the tier of that name."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -15,7 +15,7 @@ from tests.security.raw_amqp import RawConnection
 from twinbus.amqp.composites import Rejected
 from twinbus.testing.server import ServerProcess
 
-pytestmark = pytest.mark.feature("entity.limits")
+pytestmark = [pytest.mark.proves("M-9"), pytest.mark.feature("entity.limits")]
 
 QUARTER_MEGABYTE = 262_144
 
@@ -37,6 +37,7 @@ def admin(basic: ServerProcess) -> Iterator[ServiceBusAdministrationClient]:
         yield client
 
 
+@pytest.mark.proves("M-9")
 @pytest.mark.parametrize(
     "settings, reason",
     [
@@ -51,21 +52,23 @@ def admin(basic: ServerProcess) -> Iterator[ServiceBusAdministrationClient]:
 )
 def test_what_the_basic_tier_has_not(
     admin: ServiceBusAdministrationClient, settings: dict[str, Any], reason: str
-) -> None:  # M-9
+) -> None:
     with pytest.raises(HttpResponseError, match=reason) as caught:
         admin.create_queue("refused", **settings)
     assert caught.value.status_code == 400
     assert "refused" not in [queue.name for queue in admin.list_queues()]
 
 
-def test_topics_in_the_basic_tier(admin: ServiceBusAdministrationClient) -> None:  # M-9
+@pytest.mark.proves("M-9")
+def test_topics_in_the_basic_tier(admin: ServiceBusAdministrationClient) -> None:
     reason = "Cannot operate on type Topic because the namespace 'shop' is using 'Basic' tier"
     with pytest.raises(HttpResponseError, match=reason) as caught:
         admin.create_topic("refused")
     assert caught.value.status_code == 400
 
 
-def test_settings_of_the_basic_tier(admin: ServiceBusAdministrationClient) -> None:  # M-9
+@pytest.mark.proves("M-9")
+def test_settings_of_the_basic_tier(admin: ServiceBusAdministrationClient) -> None:
     queue = admin.create_queue("plain")
     assert queue.default_message_time_to_live == timedelta(days=14)
     queue.auto_delete_on_idle = "PT1H"
@@ -74,8 +77,9 @@ def test_settings_of_the_basic_tier(admin: ServiceBusAdministrationClient) -> No
     assert admin.get_namespace_properties().messaging_sku == "Basic"
 
 
+@pytest.mark.proves("M-9")
 @pytest.mark.parametrize("profile", ["standard", "premium"])
-def test_message_size(tmp_path_factory: pytest.TempPathFactory, profile: str) -> None:  # M-9
+def test_message_size(tmp_path_factory: pytest.TempPathFactory, profile: str) -> None:
     with serve(tmp_path_factory, profile) as server:
         server.create_queue("inbox")
         with (
@@ -94,8 +98,9 @@ def test_message_size(tmp_path_factory: pytest.TempPathFactory, profile: str) ->
             assert admin.get_namespace_properties().messaging_sku == profile.title()
 
 
+@pytest.mark.proves("M-7", "M-9")
 @pytest.mark.asyncio
-async def test_transactions_in_the_basic_tier(basic: ServerProcess) -> None:  # M-7 M-9
+async def test_transactions_in_the_basic_tier(basic: ServerProcess) -> None:
     async with await RawConnection.tcp(basic.port) as connection:
         link, condition = await connection.attach("sender", "coordinator")
         assert condition == ""

@@ -102,8 +102,9 @@ def is_empty(connection: Any, address: str) -> bool:
     return False
 
 
+@pytest.mark.proves("M-1")
 @pytest.mark.feature("access.plain")
-def test_send_and_receive_with_plain(connection: Any, queue: str) -> None:  # M-1
+def test_send_and_receive_with_plain(connection: Any, queue: str) -> None:
     delivery = connection.create_sender(queue).send(Message(body="hello", id="m"))
     assert delivery.remote_state == Delivery.ACCEPTED
     receiver = connection.create_receiver(queue)
@@ -115,7 +116,8 @@ def test_send_and_receive_with_plain(connection: Any, queue: str) -> None:  # M-
     assert is_empty(connection, queue)
 
 
-def test_message_without_id_gets_one(connection: Any, queue: str) -> None:  # M-13
+@pytest.mark.proves("M-13")
+def test_message_without_id_gets_one(connection: Any, queue: str) -> None:
     sender = connection.create_sender(queue)
     sender.send(Message(body="one"))
     sender.send(Message(body="two", subject="kept"))
@@ -125,8 +127,9 @@ def test_message_without_id_gets_one(connection: Any, queue: str) -> None:  # M-
     assert (one.body, two.body, two.subject) == ("one", "two", "kept")
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("access.tls")
-def test_tls_on_the_same_port(connect: Connect, server: ServerProcess, queue: str) -> None:  # M-12
+def test_tls_on_the_same_port(connect: Connect, server: ServerProcess, queue: str) -> None:
     domain = SSLDomain(SSLDomain.MODE_CLIENT)
     domain.set_trusted_ca_db(str(ca_certificate(server.data_dir)))
     domain.set_peer_authentication(SSLDomain.VERIFY_PEER_NAME)
@@ -136,15 +139,17 @@ def test_tls_on_the_same_port(connect: Connect, server: ServerProcess, queue: st
     assert message.body == b"sealed" * 50_000
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("access.plain")
 @pytest.mark.parametrize("user, password", [("RootManageSharedAccessKey", "wrong"), ("who", "x")])
-def test_plain_with_a_wrong_key(connect: Connect, user: str, password: str) -> None:  # M-12
+def test_plain_with_a_wrong_key(connect: Connect, user: str, password: str) -> None:
     with pytest.raises(ConnectionException, match=r"[Aa]uthentication failed"):
         connect(user=user, password=password)
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("access.sas")
-def test_nothing_without_a_token(connect: Connect, queue: str) -> None:  # M-12
+def test_nothing_without_a_token(connect: Connect, queue: str) -> None:
     connection = connect(allowed_mechs="ANONYMOUS", user=None, password=None)
     for open_link in (connection.create_sender, connection.create_receiver):
         for address in (queue, f"{queue}/$DeadLetterQueue", f"{queue}/$management", "not-there"):
@@ -179,10 +184,9 @@ def put_token(connection: Any, audience: str, key: str) -> int:
     return int(answer.properties["status-code"])
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("access.sas")
-def test_claims_open_what_they_name(
-    connect: Connect, server: ServerProcess, queue: str
-) -> None:  # M-12
+def test_claims_open_what_they_name(connect: Connect, server: ServerProcess, queue: str) -> None:
     key = ConnectionString.parse(server.connection_string).key
     server.create_queue(f"{queue}-other")
     connection = connect(allowed_mechs="ANONYMOUS", user=None, password=None)
@@ -214,8 +218,9 @@ def test_pre_settled_send(connection: Any, queue: str) -> None:
     assert [receiver.receive(timeout=10).body for _ in range(10)] == list(range(10))
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.modes")
-def test_pre_settled_receive(connection: Any, queue: str) -> None:  # M-2
+def test_pre_settled_receive(connection: Any, queue: str) -> None:
     sender = connection.create_sender(queue, options=AtLeastOnce())
     for number in range(3):
         sender.send(Message(body=number))
@@ -226,8 +231,9 @@ def test_pre_settled_receive(connection: Any, queue: str) -> None:  # M-2
     assert is_empty(connection, queue)
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.settle")
-def test_released_and_modified(connection: Any, queue: str) -> None:  # M-2
+def test_released_and_modified(connection: Any, queue: str) -> None:
     connection.create_sender(queue).send(Message(body="again"))
     receiver = connection.create_receiver(queue)
     message, delivery = receive(receiver)
@@ -244,8 +250,9 @@ def test_released_and_modified(connection: Any, queue: str) -> None:  # M-2
     assert is_empty(connection, queue)  # deferred
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.settle")
-def test_rejected_goes_to_the_dead_letter_queue(connection: Any, queue: str) -> None:  # M-2
+def test_rejected_goes_to_the_dead_letter_queue(connection: Any, queue: str) -> None:
     connection.create_sender(queue).send(Message(body="bad"))
     _, delivery = receive(connection.create_receiver(queue))
     assert settle(connection, delivery, Delivery.REJECTED) == Delivery.REJECTED
@@ -255,8 +262,9 @@ def test_rejected_goes_to_the_dead_letter_queue(connection: Any, queue: str) -> 
     assert settle(connection, delivery, Delivery.ACCEPTED) == Delivery.ACCEPTED
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.settle")
-def test_settling_in_one_step(connection: Any, queue: str) -> None:  # M-2
+def test_settling_in_one_step(connection: Any, queue: str) -> None:
     sender = connection.create_sender(queue)
     sender.send(Message(body="one"))
     sender.send(Message(body="two"))
@@ -376,9 +384,10 @@ def test_idle_connection_is_kept_alive(connect: Connect, queue: str) -> None:
     connection.create_sender(queue).send(Message(body="still here"))
 
 
+@pytest.mark.proves("M-1")
 def test_links_on_one_connection_do_not_disturb_each_other(
     connection: Any, server: ServerProcess, queue: str
-) -> None:  # M-1
+) -> None:
     names = [f"{queue}-{number}" for number in range(20)]
     for name in names:
         server.create_queue(name)
@@ -391,8 +400,9 @@ def test_links_on_one_connection_do_not_disturb_each_other(
         receiver.accept()
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.feature("receive.peek")
-def test_peek_over_management(connection: Any, queue: str) -> None:  # M-3
+def test_peek_over_management(connection: Any, queue: str) -> None:
     connection.create_sender(queue).send(Message(body="seen"))
     request = Message(
         id=ulong(1),

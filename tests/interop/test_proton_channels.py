@@ -15,6 +15,8 @@ from proton.reactor import Container, ReceiverOption
 from twinbus.client.connection_string import ConnectionString
 from twinbus.testing.server import ServerProcess
 
+pytestmark = pytest.mark.proves("M-17")
+
 COUNT: Final = 400
 WAIT_S: Final = 40
 NEXT_SESSION: Final[dict[Any, Any]] = {symbol("com.microsoft:session-filter"): None}

@@ -18,7 +18,10 @@ from proton.utils import BlockingConnection, LinkDetached
 from twinbus.client.connection_string import ConnectionString
 from twinbus.testing.server import ServerProcess
 
-pytestmark = pytest.mark.queue(requires_session=True, lock_duration="PT5S")
+pytestmark = [
+    pytest.mark.proves("M-4"),
+    pytest.mark.queue(requires_session=True, lock_duration="PT5S"),
+]
 
 EXCLUSIVE = symbol("com.microsoft:session-filter")
 NON_EXCLUSIVE = symbol("com.microsoft:non-exclusive-session-filter:list")

@@ -147,8 +147,9 @@ def pair(server: ServerProcess, request: pytest.FixtureRequest) -> tuple[str, st
     return f"{name}-a", f"{name}-b"
 
 
+@pytest.mark.proves("M-7")
 @pytest.mark.feature("transaction.commit")
-def test_commit(client: Client, pair: tuple[str, str]) -> None:  # M-7
+def test_commit(client: Client, pair: tuple[str, str]) -> None:
     senders = [client.connection.create_sender(queue) for queue in pair]
     transaction = client.declare()
     for number in range(3):
@@ -160,8 +161,9 @@ def test_commit(client: Client, pair: tuple[str, str]) -> None:  # M-7
     assert client.bodies(pair[0]) == client.bodies(pair[1]) == [0, 1, 2]
 
 
+@pytest.mark.proves("M-7")
 @pytest.mark.feature("transaction.commit")
-def test_abort(client: Client, pair: tuple[str, str]) -> None:  # M-7
+def test_abort(client: Client, pair: tuple[str, str]) -> None:
     sender = client.connection.create_sender(pair[0])
     transaction = client.declare()
     client.send(transaction, sender, "never")
@@ -169,11 +171,12 @@ def test_abort(client: Client, pair: tuple[str, str]) -> None:  # M-7
     assert client.bodies(pair[0]) == []
 
 
+@pytest.mark.proves("M-7")
 @pytest.mark.feature("transaction.commit")
 @pytest.mark.parametrize("settle_before_discharge", [False, True])
 def test_settle_and_send_are_one(
     client: Client, pair: tuple[str, str], settle_before_discharge: bool
-) -> None:  # M-7
+) -> None:
     source, target = pair
     client.connection.create_sender(source).send(Message(body="order"))
     receiver = client.connection.create_receiver(source, credit=1)
@@ -204,10 +207,11 @@ def test_aborted_settlement_can_be_said_again(client: Client, pair: tuple[str, s
     assert client.receive(receiver)[0] == "order"
 
 
+@pytest.mark.proves("M-4", "M-6", "M-7")
 @pytest.mark.feature("transaction.commit")
 @pytest.mark.parametrize("fail", [False, True])
 def test_from_a_session_to_a_topic(client: Client, server: ServerProcess, fail: bool) -> None:
-    """M-4, M-6, M-7: a session's message is settled, a topic's copies are made, together or not."""
+    """A session's message is settled, a topic's copies are made, together or not."""
     source, topic = f"steps-{fail}", f"progress-{fail}"
     server.create_queue(source, requires_session=True)
     server.admin.create(TOPIC, [topic], {})
@@ -232,11 +236,12 @@ def test_from_a_session_to_a_topic(client: Client, server: ServerProcess, fail: 
     assert client.receive(receiver)[0] == ("order" if fail else "next")
 
 
+@pytest.mark.proves("M-4", "M-7")
 @pytest.mark.feature("transaction.commit")
 def test_message_without_a_session_is_refused_at_once(
     client: Client, server: ServerProcess
 ) -> None:
-    """M-4, M-7: the client knows before it decides what becomes of the rest."""
+    """The client knows before it decides what becomes of the rest."""
     server.create_queue("keyed", requires_session=True)
     server.create_queue("unkeyed")
     senders = [client.connection.create_sender(name) for name in ("unkeyed", "keyed")]
@@ -266,9 +271,10 @@ def test_every_outcome_in_a_transaction(client: Client, pair: tuple[str, str]) -
     assert client.bodies(f"{queue}/$DeadLetterQueue") == ["reject"]
 
 
+@pytest.mark.proves("M-7")
 @pytest.mark.feature("transaction.limits")
 def test_closing_rolls_back(client: Client, connect: Connect, pair: tuple[str, str]) -> None:
-    """M-7: the control link or the whole connection may go."""
+    """The control link or the whole connection may go."""
     source, target = pair
     client.connection.create_sender(source).send(Message(body="order"))
     for whole_connection in (False, True):
@@ -313,8 +319,9 @@ def test_unknown_and_foreign_ids(client: Client, connect: Connect, pair: tuple[s
     assert delivery.remote.condition.name == "amqp:transaction:unknown-id"
 
 
+@pytest.mark.proves("M-7")
 @pytest.mark.feature("transaction.limits")
-def test_hundred_messages(client: Client, pair: tuple[str, str]) -> None:  # M-7
+def test_hundred_messages(client: Client, pair: tuple[str, str]) -> None:
     sender = client.connection.create_sender(pair[0])
     transaction = client.declare()
     for number in range(100):
@@ -383,9 +390,10 @@ def defer(client: Client, delivery: Any) -> None:
 # --- $management ----------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("M-7")
 @pytest.mark.feature("transaction.commit")
 def test_schedule_and_settle_by_request(client: Client, pair: tuple[str, str]) -> None:
-    """M-7: requests on $management with a transaction's id are part of it."""
+    """Requests on $management with a transaction's id are part of it."""
     queue = pair[0]
     connection = client.connection
     connection.create_sender(queue).send(Message(body="order"))
@@ -449,8 +457,9 @@ class Via(SenderOption):
         link.properties = {symbol("com.microsoft:transfer-destination-address"): self._destination}
 
 
+@pytest.mark.proves("M-7")
 @pytest.mark.feature("transaction.via")
-def test_send_via(client: Client, pair: tuple[str, str]) -> None:  # M-7
+def test_send_via(client: Client, pair: tuple[str, str]) -> None:
     via, destination = pair
     client.connection.create_sender(via).send(Message(body="order"))
     receiver = client.connection.create_receiver(via, credit=1)

@@ -1,4 +1,4 @@
-"""The REST data plane against a real server, with the official SDK on the other end (M-11)."""
+"""The REST data plane against a real server, with the official SDK on the other end."""
 
 import http.client
 import json
@@ -23,7 +23,7 @@ from twinbus.client.connection_string import ConnectionString
 from twinbus.client.sas import make_sas_token
 from twinbus.testing.server import ServerProcess
 
-pytestmark = pytest.mark.feature("transport.rest")
+pytestmark = [pytest.mark.proves("M-11"), pytest.mark.feature("transport.rest")]
 
 BATCH = "application/vnd.microsoft.servicebus.json"
 
@@ -101,7 +101,8 @@ def sdk(server: ServerProcess) -> Iterator[ServiceBusClient]:
         yield client
 
 
-def test_sent_over_rest_received_by_the_sdk(rest: Rest, sdk: ServiceBusClient) -> None:  # M-11
+@pytest.mark.proves("M-11")
+def test_sent_over_rest_received_by_the_sdk(rest: Rest, sdk: ServiceBusClient) -> None:
     status = rest.send(
         b"\x00\xff",
         {"MessageId": "m", "Label": "l", "SessionId": "s", "CorrelationId": "c", "TimeToLive": 60},
@@ -123,7 +124,8 @@ def test_sent_over_rest_received_by_the_sdk(rest: Rest, sdk: ServiceBusClient) -
         assert message.application_properties == {b"Priority": b"High", b"Number": 7, b"Yes": True}
 
 
-def test_sent_by_the_sdk_received_over_rest(rest: Rest, sdk: ServiceBusClient) -> None:  # M-11
+@pytest.mark.proves("M-11")
+def test_sent_by_the_sdk_received_over_rest(rest: Rest, sdk: ServiceBusClient) -> None:
     sent = ServiceBusMessage(
         b"body",
         message_id="m",
@@ -158,7 +160,8 @@ def test_sent_by_the_sdk_received_over_rest(rest: Rest, sdk: ServiceBusClient) -
     assert "LockToken" not in second.broker_properties
 
 
-def test_unlock_renew_complete(rest: Rest) -> None:  # M-11
+@pytest.mark.proves("M-11")
+def test_unlock_renew_complete(rest: Rest) -> None:
     assert rest.send("once") == 201
     first = rest.lock()
     renewed = rest.ask("POST", first.path)
@@ -176,9 +179,8 @@ def test_unlock_renew_complete(rest: Rest) -> None:  # M-11
     assert rest.lock(0).status == 204
 
 
-def test_a_lock_of_rest_ends_on_amqp_and_the_other_way(
-    rest: Rest, sdk: ServiceBusClient
-) -> None:  # M-11
+@pytest.mark.proves("M-11")
+def test_a_lock_of_rest_ends_on_amqp_and_the_other_way(rest: Rest, sdk: ServiceBusClient) -> None:
     rest.send("one")
     with sdk.get_queue_receiver(rest.queue, max_wait_time=5) as receiver:
         [message] = receiver.receive_messages()
@@ -187,7 +189,8 @@ def test_a_lock_of_rest_ends_on_amqp_and_the_other_way(
         assert receiver.peek_messages() == []
 
 
-def test_batch(rest: Rest) -> None:  # M-11
+@pytest.mark.proves("M-11")
+def test_batch(rest: Rest) -> None:
     batch = [
         {"Body": "1", "UserProperties": {"a": 1}},
         {"Body": "2", "BrokerProperties": {"Label": "l"}},
@@ -201,7 +204,8 @@ def test_batch(rest: Rest) -> None:  # M-11
     assert rest.take(0).status == 204  # all or nothing
 
 
-def test_schedule(rest: Rest, sdk: ServiceBusClient) -> None:  # M-11
+@pytest.mark.proves("M-11")
+def test_schedule(rest: Rest, sdk: ServiceBusClient) -> None:
     rest.send("later", {"ScheduledEnqueueTimeUtc": "Fri, 31 Dec 9999 23:59:59 GMT"})
     assert rest.lock(0).status == 204
     with sdk.get_queue_receiver(rest.queue) as receiver:
@@ -226,8 +230,9 @@ def test_dead_letter_queue(rest: Rest, sdk: ServiceBusClient, server: ServerProc
     dead.connection.close()
 
 
+@pytest.mark.proves("M-11")
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_names_with_slashes(server: ServerProcess, tls: bool) -> None:  # M-11
+def test_names_with_slashes(server: ServerProcess, tls: bool) -> None:
     name = f"orders/eu/{tls}"
     server.create_queue(name)
     for spelled in (name, name.replace("/", "%2F"), name.upper()):
@@ -239,7 +244,8 @@ def test_names_with_slashes(server: ServerProcess, tls: bool) -> None:  # M-11
         rest.connection.close()
 
 
-def test_subscriptions(server: ServerProcess, sdk: ServiceBusClient) -> None:  # M-11
+@pytest.mark.proves("M-11")
+def test_subscriptions(server: ServerProcess, sdk: ServiceBusClient) -> None:
     with ServiceBusAdministrationClient.from_connection_string(
         server.connection_string, connection_verify=str(ca_certificate(server.data_dir))
     ) as admin:
@@ -259,8 +265,9 @@ def test_subscriptions(server: ServerProcess, sdk: ServiceBusClient) -> None:  #
         rest.connection.close()
 
 
+@pytest.mark.proves("M-11")
 @pytest.mark.queue(requires_session=True)
-def test_sessions(rest: Rest, sdk: ServiceBusClient) -> None:  # M-11
+def test_sessions(rest: Rest, sdk: ServiceBusClient) -> None:
     assert rest.send("without a session") == 400
     assert rest.send("with one", {"SessionId": "s"}) == 201
     refused = rest.lock(0)
@@ -271,7 +278,8 @@ def test_sessions(rest: Rest, sdk: ServiceBusClient) -> None:  # M-11
         assert b"".join(message.body) == b"with one"
 
 
-def test_refusals(rest: Rest, server: ServerProcess) -> None:  # M-11
+@pytest.mark.proves("M-11")
+def test_refusals(rest: Rest, server: ServerProcess) -> None:
     missing = Rest(server, "not-there")
     assert missing.send("x") == 410
     assert missing.lock(0).status == 410
@@ -294,7 +302,8 @@ def test_refusals(rest: Rest, server: ServerProcess) -> None:  # M-11
     assert rest.ask("GET", f"{path}/head").status == 404
 
 
-def test_waits_for_a_message(rest: Rest, server: ServerProcess) -> None:  # M-11
+@pytest.mark.proves("M-11")
+def test_waits_for_a_message(rest: Rest, server: ServerProcess) -> None:
     with ThreadPoolExecutor(1) as pool:
         other = Rest(server, rest.queue)
         waiting = pool.submit(other.lock, 30)
@@ -305,10 +314,11 @@ def test_waits_for_a_message(rest: Rest, server: ServerProcess) -> None:  # M-11
         other.connection.close()
 
 
+@pytest.mark.proves("M-11")
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
 def test_who_hangs_up_while_waiting_takes_nothing(
     rest: Rest, server: ServerProcess, method: str
-) -> None:  # M-11
+) -> None:
     for _ in range(3):
         gone = Rest(server, rest.queue)
         path = f"/{rest.queue}/messages/head?timeout=30"

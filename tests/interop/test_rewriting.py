@@ -26,6 +26,8 @@ from twinbus.pairing.rewriting import restore, rewrite
 from twinbus.pairing.steps import CreateQueue, ListQueues
 from twinbus.testing.server import ServerProcess
 
+pytestmark = pytest.mark.proves("P-4", "P-5", "P-11")
+
 NOW = dt.datetime(2026, 11, 15, 12, 30, 15, 250_000, tzinfo=dt.UTC)
 PROPERTIES: dict[str | bytes, Any] = {
     "text": "Grüße",
@@ -138,6 +140,7 @@ def make_backlog_queues(admin: ServiceBusAdministrationClient, name: str, count:
         return made
 
 
+@pytest.mark.proves("P-4", "P-5")
 def test_backlog_queues_are_made_as_they_must_be(admin: ServiceBusAdministrationClient) -> None:
     """P-4, and P-5: those that are there stay as they are."""
     first, second = names_of("made", 2)
@@ -169,6 +172,7 @@ def receive_all(receiver: ServiceBusReceiver, count: int) -> list[ServiceBusRece
     return messages
 
 
+@pytest.mark.proves("P-11")
 def test_every_kind_of_message(
     server: ServerProcess, admin: ServiceBusAdministrationClient
 ) -> None:

@@ -74,6 +74,7 @@ async def assert_refused(error: type[Exception], *attempts: Awaitable[object]) -
     assert [type(result) for result in results] == [error] * len(attempts), results
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("access.sas")
 @pytest.mark.parametrize(
     "rule, key",
@@ -81,25 +82,27 @@ async def assert_refused(error: type[Exception], *attempts: Awaitable[object]) -
 )
 async def test_wrong_key_or_rule(
     new_client: Callable[..., Client], server: ServerProcess, queue: str, rule: str, key: str
-) -> None:  # M-12
+) -> None:
     client = new_client(connection_string(server, rule, key), retry_total=0)
     with pytest.raises(ServiceBusAuthenticationError):
         await client.sender(queue).send_messages(ServiceBusMessage(b""))
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("access.sas")
 async def test_secondary_key_is_as_good_as_the_primary(
     new_client: Callable[..., Client], server: ServerProcess, queue: str
-) -> None:  # M-12
+) -> None:
     client = new_client(connection_string(server, ROOT.name, ROOT.secondary_key))
     await client.sender(queue).send_messages(ServiceBusMessage(b"in"))
     assert body(await receive_one(client.receiver(queue))) == b"in"
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("access.sas")
 async def test_send_and_listen_are_separate_rights(
     new_client: Callable[..., Client], server: ServerProcess, queue: str
-) -> None:  # M-12
+) -> None:
     sending = new_client(connection_string(server, "sending", "sending-key"), retry_total=0)
     listening = new_client(connection_string(server, "listening", "listening-key"), retry_total=0)
     await sending.sender(queue).send_messages(ServiceBusMessage(b"one way"))
@@ -116,20 +119,22 @@ async def test_send_and_listen_are_separate_rights(
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("access.sas")
 async def test_shared_access_signature_opens_its_queue(
     new_client: Callable[..., Client], server: ServerProcess, queue: str
-) -> None:  # M-12
+) -> None:
     client = new_client(token_string(server, queue, 600))
     await client.sender(queue).send_messages(ServiceBusMessage(b"by token"))
     assert body(await receive_one(client.receiver(queue))) == b"by token"
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("access.sas")
 @pytest.mark.parametrize("path, lifetime_s", [("another", 600), ("", -600)])
 async def test_signature_for_elsewhere_or_of_the_past_opens_nothing(
     new_client: Callable[..., Client], server: ServerProcess, queue: str, path: str, lifetime_s: int
-) -> None:  # M-12
+) -> None:
     client = new_client(token_string(server, path, lifetime_s), retry_total=0)
     with pytest.raises(ServiceBusAuthenticationError):
         await client.sender(queue).send_messages(ServiceBusMessage(b""))
@@ -156,10 +161,11 @@ def own_rule(name: str, *rights: AccessRights) -> Any:
     )
 
 
+@pytest.mark.proves("M-12", "M-13")
 @pytest.mark.feature("access.entity-rules")
 async def test_keys_of_single_entities(
     new_client: Callable[..., Client], server: ServerProcess, queue: str
-) -> None:  # M-12 M-13
+) -> None:
     """A connection string for one topic: it opens the topic and its subscriptions, no more."""
     with connect(server) as admin:
         rules = [own_rule("in", AccessRights.SEND), own_rule("out", AccessRights.LISTEN)]

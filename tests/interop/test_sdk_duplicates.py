@@ -26,7 +26,8 @@ def message(text: str, message_id: str) -> ServiceBusMessage:
     return ServiceBusMessage(text, message_id=message_id)
 
 
-async def test_a_duplicate_is_accepted_and_dropped(sender: Any, receiver: Any) -> None:  # M-5
+@pytest.mark.proves("M-5")
+async def test_a_duplicate_is_accepted_and_dropped(sender: Any, receiver: Any) -> None:
     await sender.send_messages(message("first", "a"))
     await sender.send_messages(message("again", "a"))
     await sender.send_messages(message("other", "b"))
@@ -37,7 +38,8 @@ async def test_a_duplicate_is_accepted_and_dropped(sender: Any, receiver: Any) -
     assert await peek_all(receiver) == []
 
 
-async def test_duplicates_in_batches(sender: Any, receiver: Any) -> None:  # M-5
+@pytest.mark.proves("M-5")
+async def test_duplicates_in_batches(sender: Any, receiver: Any) -> None:
     await sender.send_messages([message("1", "a"), message("2", "a"), message("3", "b")])
     batch: ServiceBusMessageBatch = await sender.create_message_batch()
     for text, message_id in (("4", "b"), ("5", "c"), ("6", "c")):
@@ -46,7 +48,8 @@ async def test_duplicates_in_batches(sender: Any, receiver: Any) -> None:  # M-5
     assert bodies(await peek_all(receiver)) == [b"1", b"3", b"5"]
 
 
-async def test_every_kind_of_id_counts(sender: Any, receiver: Any) -> None:  # M-5
+@pytest.mark.proves("M-5")
+async def test_every_kind_of_id_counts(sender: Any, receiver: Any) -> None:
     """AMQP lets an id be text, bytes, a number or a UUID."""
     for message_id in ("7", b"seven", 7_000, UUID(int=7)):
         for _ in range(2):
@@ -56,16 +59,16 @@ async def test_every_kind_of_id_counts(sender: Any, receiver: Any) -> None:  # M
     assert len(await peek_all(receiver)) == 4
 
 
-async def test_messages_without_an_id_are_no_duplicates(sender: Any, receiver: Any) -> None:  # M-5
+@pytest.mark.proves("M-5")
+async def test_messages_without_an_id_are_no_duplicates(sender: Any, receiver: Any) -> None:
     for _ in range(3):
         await sender.send_messages(AmqpAnnotatedMessage(data_body=[b"same"]))
     await sender.send_messages([ServiceBusMessage(b"same"), ServiceBusMessage(b"same")])
     assert len(await peek_all(receiver)) == 5
 
 
-async def test_scheduled_messages_count_when_they_are_sent(
-    sender: Any, receiver: Any
-) -> None:  # M-5
+@pytest.mark.proves("M-5")
+async def test_scheduled_messages_count_when_they_are_sent(sender: Any, receiver: Any) -> None:
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     numbers = await sender.schedule_messages([message("1", "a"), message("2", "b")], tomorrow)
     assert len(set(numbers)) == 2
@@ -74,9 +77,10 @@ async def test_scheduled_messages_count_when_they_are_sent(
     assert bodies(await peek_all(receiver)) == [b"1", b"2"]
 
 
+@pytest.mark.proves("M-5")
 @pytest.mark.queue
 @sync_only
-async def test_other_queues_take_everything(sender: Any, receiver: Any) -> None:  # M-5
+async def test_other_queues_take_everything(sender: Any, receiver: Any) -> None:
     for _ in range(2):
         await sender.send_messages(message("x", "a"))
     assert len(await peek_all(receiver)) == 2

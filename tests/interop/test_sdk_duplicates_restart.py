@@ -16,12 +16,11 @@ def message(text: str, message_id: str) -> ServiceBusMessage:
     return ServiceBusMessage(text, message_id=message_id)
 
 
+@pytest.mark.proves("M-5")
 @pytest.mark.feature("send.duplicates")
 @pytest.mark.queue(requires_duplicate_detection=True)
 @sync_only
-async def test_ids_survive_a_crash(
-    server: ServerProcess, sender: Any, receiver: Any
-) -> None:  # M-5
+async def test_ids_survive_a_crash(server: ServerProcess, sender: Any, receiver: Any) -> None:
     async with sender, receiver:
         await sender.send_messages([message("first", "a"), message("second", "b")])
         for received in await receive_exactly(receiver, 2):

@@ -22,11 +22,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 SHORT = timedelta(seconds=1)
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.feature("receive.expiry")
 @async_only
-async def test_expired_message_is_gone(
-    sender: Any, receiver: Any, dead_letters: Any
-) -> None:  # M-3
+async def test_expired_message_is_gone(sender: Any, receiver: Any, dead_letters: Any) -> None:
     await sender.send_messages(
         [ServiceBusMessage(b"short", time_to_live=SHORT), ServiceBusMessage(b"long")]
     )
@@ -36,12 +35,13 @@ async def test_expired_message_is_gone(
     assert await peek_all(dead_letters) == []
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.feature("receive.expiry")
 @pytest.mark.queue(dead_lettering_on_message_expiration=True)
 @async_only
 async def test_expired_message_is_dead_lettered(
     sender: Any, receiver: Any, dead_letters: Any
-) -> None:  # M-3
+) -> None:
     await sender.send_messages(ServiceBusMessage(b"short", time_to_live=SHORT))
     dead = await receive_one(dead_letters)
     assert body(dead) == b"short"
@@ -52,10 +52,11 @@ async def test_expired_message_is_dead_lettered(
     await dead_letters.complete_message(dead)
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.feature("receive.expiry", "entity.quota")
 @pytest.mark.queue(default_message_time_to_live="PT1S")
 @sync_only
-async def test_default_of_the_queue_is_a_ceiling(sender: Any, receiver: Any) -> None:  # M-3
+async def test_default_of_the_queue_is_a_ceiling(sender: Any, receiver: Any) -> None:
     await sender.send_messages(
         [ServiceBusMessage(b"none"), ServiceBusMessage(b"more", time_to_live=timedelta(hours=1))]
     )
@@ -65,9 +66,10 @@ async def test_default_of_the_queue_is_a_ceiling(sender: Any, receiver: Any) -> 
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.feature("receive.expiry")
 @async_only
-async def test_locked_message_outlives_its_time(sender: Any, receiver: Any) -> None:  # M-3
+async def test_locked_message_outlives_its_time(sender: Any, receiver: Any) -> None:
     await sender.send_messages(ServiceBusMessage(b"short", time_to_live=SHORT))
     message = await receive_one(receiver)
     await asyncio.sleep(1.2)

@@ -52,8 +52,9 @@ async def create_chain(admin: Admin, name: str, length: int) -> list[str]:
     return names
 
 
+@pytest.mark.proves("M-8")
 @pytest.mark.feature("forward.queue")
-async def test_a_message_goes_along_a_chain(client: Client, admin: Admin, name: str) -> None:  # M-8
+async def test_a_message_goes_along_a_chain(client: Client, admin: Admin, name: str) -> None:
     names = await create_chain(admin, name, FORWARD_HOPS_MAX)
     message = ServiceBusMessage(
         b"far", message_id="mine", session_id="s", application_properties={"color": "red"}
@@ -71,9 +72,10 @@ async def test_a_message_goes_along_a_chain(client: Client, admin: Admin, name: 
     assert counts.total_message_count == 0
 
 
+@pytest.mark.proves("M-8")
 @pytest.mark.feature("forward.transfer-dead-letter")
 @async_only
-async def test_one_hop_too_many(client: Client, admin: Admin, name: str) -> None:  # M-8
+async def test_one_hop_too_many(client: Client, admin: Admin, name: str) -> None:
     names = await create_chain(admin, name, FORWARD_HOPS_MAX + 1)
     await client.sender(names[0]).send_messages(ServiceBusMessage(b"too far"))
     stuck = client.receiver(
@@ -89,9 +91,10 @@ async def test_one_hop_too_many(client: Client, admin: Admin, name: str) -> None
     assert await peek_all(client.receiver(names[-1])) == []
 
 
+@pytest.mark.proves("M-8")
 @pytest.mark.feature("forward.transfer-dead-letter")
 @async_only
-async def test_a_target_that_is_gone(client: Client, admin: Admin, name: str) -> None:  # M-8
+async def test_a_target_that_is_gone(client: Client, admin: Admin, name: str) -> None:
     source, target = await create_chain(admin, name, 1)
     await admin.delete_queue(target)
     await client.sender(source).send_messages(ServiceBusMessage(b"homeless"))
@@ -101,11 +104,10 @@ async def test_a_target_that_is_gone(client: Client, admin: Admin, name: str) ->
     assert target in str(message.dead_letter_error_description)
 
 
+@pytest.mark.proves("M-8")
 @pytest.mark.feature("forward.dead-letter")
 @sync_only
-async def test_dead_letters_tell_where_they_died(
-    client: Client, admin: Admin, name: str
-) -> None:  # M-8
+async def test_dead_letters_tell_where_they_died(client: Client, admin: Admin, name: str) -> None:
     await admin.create_queue(f"{name}-graves")
     await admin.create_queue(name, forward_dead_lettered_messages_to=f"{name}-graves")
     sender, receiver = client.sender(name), client.receiver(name)
@@ -124,9 +126,10 @@ async def test_dead_letters_tell_where_they_died(
         await graves.complete_message(message)
 
 
+@pytest.mark.proves("M-8")
 @pytest.mark.feature("forward.queue")
 @async_only
-async def test_a_subscription_forwards(client: Client, admin: Admin, name: str) -> None:  # M-8
+async def test_a_subscription_forwards(client: Client, admin: Admin, name: str) -> None:
     await admin.create_queue(f"{name}-queue")
     await admin.create_topic(name)
     await admin.create_subscription(name, "red", forward_to=f"{name}-queue")
@@ -145,21 +148,21 @@ async def test_a_subscription_forwards(client: Client, admin: Admin, name: str) 
         await complete_all(receiver, messages)
 
 
+@pytest.mark.proves("M-8")
 @pytest.mark.feature("forward.queue")
 @async_only
-async def test_nobody_receives_from_a_source(
-    client: Client, admin: Admin, name: str
-) -> None:  # M-8
+async def test_nobody_receives_from_a_source(client: Client, admin: Admin, name: str) -> None:
     source, _ = await create_chain(admin, name, 1)
     with pytest.raises(ServiceBusError, match="forwards"):
         await client.receiver(source).receive_messages()
 
 
+@pytest.mark.proves("M-1", "M-6", "M-8")
 @pytest.mark.feature("forward.queue", "topic.fan-out", "ours.restart")
 @async_only
 async def test_everything_is_there_after_the_server_was_killed(
     server: ServerProcess, client: Client, admin: Admin, name: str
-) -> None:  # M-1, M-6, M-8
+) -> None:
     await admin.create_queue(f"{name}-queue")
     await admin.create_topic(name)
     await admin.create_subscription(name, "moved", forward_to=f"{name}-queue")

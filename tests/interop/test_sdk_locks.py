@@ -43,11 +43,10 @@ async def auto_renewing_receiver(client: Client, queue: str) -> AsyncIterator[An
         await closing
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.locks")
 @async_only
-async def test_expired_lock_frees_the_message(
-    sender: Any, receiver: Any, other: Any
-) -> None:  # M-2
+async def test_expired_lock_frees_the_message(sender: Any, receiver: Any, other: Any) -> None:
     await sender.send_messages(ServiceBusMessage(b"slow"))
     late = await receive_one(receiver)
     [again] = await other.receive_messages(max_wait_time=20)
@@ -63,9 +62,10 @@ async def test_expired_lock_frees_the_message(
     assert len(await peek_all(receiver)) == 1
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.locks")
 @sync_only
-async def test_renewed_lock_holds(sender: Any, receiver: Any, other: Any) -> None:  # M-2
+async def test_renewed_lock_holds(sender: Any, receiver: Any, other: Any) -> None:
     await sender.send_messages(ServiceBusMessage(b"slow"))
     message = await receive_one(receiver)
     first_end = message.locked_until_utc
@@ -77,10 +77,9 @@ async def test_renewed_lock_holds(sender: Any, receiver: Any, other: Any) -> Non
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.locks")
-async def test_auto_lock_renewer(
-    client: Client, queue: str, sender: Any, other: Any
-) -> None:  # M-2
+async def test_auto_lock_renewer(client: Client, queue: str, sender: Any, other: Any) -> None:
     await sender.send_messages(ServiceBusMessage(b"very slow"))
     async with auto_renewing_receiver(client, queue) as receiver:
         message = await receive_one(receiver)
@@ -92,12 +91,13 @@ async def test_auto_lock_renewer(
         assert await peek_all(receiver) == []
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.delivery-count")
 @pytest.mark.queue(lock_duration="PT5S", max_delivery_count=1)
 @async_only
 async def test_expiry_counts_towards_the_maximum(
     sender: Any, receiver: Any, dead_letters: Any
-) -> None:  # M-2
+) -> None:
     await sender.send_messages(ServiceBusMessage(b"never settled"))
     await receive_one(receiver)
     [dead] = await dead_letters.receive_messages(max_wait_time=20)

@@ -39,8 +39,9 @@ VALUE_BODIES: list[tuple[Any, Any]] = [
 ]
 
 
+@pytest.mark.proves("M-13")
 @pytest.mark.feature("send.bodies")
-async def test_data_bodies(sender: Any, receiver: Any) -> None:  # M-13
+async def test_data_bodies(sender: Any, receiver: Any) -> None:
     for message, _ in DATA_BODIES:
         await sender.send_messages(message)
     messages = await peek_all(receiver)
@@ -48,8 +49,9 @@ async def test_data_bodies(sender: Any, receiver: Any) -> None:  # M-13
     assert [list(message.body) for message in messages] == [sections for _, sections in DATA_BODIES]
 
 
+@pytest.mark.proves("M-13")
 @pytest.mark.feature("send.bodies")
-async def test_value_bodies(sender: Any, receiver: Any) -> None:  # M-13
+async def test_value_bodies(sender: Any, receiver: Any) -> None:
     for value, _ in VALUE_BODIES:
         await sender.send_messages(AmqpAnnotatedMessage(value_body=value))
     messages = await peek_all(receiver)
@@ -57,16 +59,18 @@ async def test_value_bodies(sender: Any, receiver: Any) -> None:  # M-13
     assert [message.body for message in messages] == [value for _, value in VALUE_BODIES]
 
 
+@pytest.mark.proves("M-13")
 @pytest.mark.feature("send.bodies")
-async def test_sequence_body(sender: Any, receiver: Any) -> None:  # M-13
+async def test_sequence_body(sender: Any, receiver: Any) -> None:
     await sender.send_messages(AmqpAnnotatedMessage(sequence_body=[[1, 2], [], ["three"]]))
     message = await receive_one(receiver)
     assert message.body_type is AmqpMessageBodyType.SEQUENCE
     assert list(message.body) == [[1, 2], [], [b"three"]]
 
 
+@pytest.mark.proves("M-13")
 @pytest.mark.feature("send.bodies")
-async def test_no_body_at_all(sender: Any, receiver: Any) -> None:  # M-13
+async def test_no_body_at_all(sender: Any, receiver: Any) -> None:
     await sender.send_messages(ServiceBusMessage(None, message_id="bodiless"))
     message = await receive_one(receiver)
     assert message.message_id == "bodiless"
@@ -74,8 +78,9 @@ async def test_no_body_at_all(sender: Any, receiver: Any) -> None:  # M-13
     await receiver.complete_message(message)
 
 
+@pytest.mark.proves("M-13")
 @pytest.mark.feature("send.properties")
-async def test_system_properties(sender: Any, receiver: Any) -> None:  # M-13
+async def test_system_properties(sender: Any, receiver: Any) -> None:
     properties: dict[str, Any] = {
         "message_id": "id-ä",
         "session_id": "session-1",  # kept, also where sessions mean nothing
@@ -98,8 +103,9 @@ async def test_system_properties(sender: Any, receiver: Any) -> None:  # M-13
     assert message.dead_letter_reason is None
 
 
+@pytest.mark.proves("M-13")
 @pytest.mark.feature("send.properties")
-async def test_application_properties_of_every_type(sender: Any, receiver: Any) -> None:  # M-13
+async def test_application_properties_of_every_type(sender: Any, receiver: Any) -> None:
     properties: dict[Any, Any] = {
         "text": "ä€😀",
         "empty": "",
@@ -131,8 +137,9 @@ async def test_application_properties_of_every_type(sender: Any, receiver: Any) 
     }
 
 
+@pytest.mark.proves("M-13")
 @pytest.mark.feature("send.properties")
-async def test_annotated_message(sender: Any, receiver: Any) -> None:  # M-13
+async def test_annotated_message(sender: Any, receiver: Any) -> None:
     await sender.send_messages(
         AmqpAnnotatedMessage(
             data_body=b"body",
@@ -163,8 +170,9 @@ async def test_annotated_message(sender: Any, receiver: Any) -> None:  # M-13
     assert raw.properties.group_sequence == 12
 
 
+@pytest.mark.proves("M-13")
 @pytest.mark.feature("send.properties")
-async def test_received_message_can_be_sent_on(sender: Any, receiver: Any) -> None:  # M-13
+async def test_received_message_can_be_sent_on(sender: Any, receiver: Any) -> None:
     original = ServiceBusMessage(b"body", subject="subject", application_properties={"n": 1})
     await sender.send_messages(original)
     first = await receive_one(receiver)

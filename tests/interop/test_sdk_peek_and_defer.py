@@ -35,8 +35,9 @@ async def defer_numbers(sender: Any, receiver: Any, count: int) -> list[int]:
     return [message.sequence_number for message in messages]
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.feature("receive.peek")
-async def test_peek_pages_through_the_queue(sender: Any, receiver: Any) -> None:  # M-3
+async def test_peek_pages_through_the_queue(sender: Any, receiver: Any) -> None:
     texts = await send_numbers(sender, 25)
     pages = []
     while page := await receiver.peek_messages(max_message_count=10):
@@ -45,16 +46,18 @@ async def test_peek_pages_through_the_queue(sender: Any, receiver: Any) -> None:
     assert len(pages) >= 3
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.feature("receive.peek")
-async def test_peek_from_a_sequence_number(sender: Any, receiver: Any) -> None:  # M-3
+async def test_peek_from_a_sequence_number(sender: Any, receiver: Any) -> None:
     texts = await send_numbers(sender, 10)
     page = await receiver.peek_messages(max_message_count=3, sequence_number=6)
     assert bodies(page) == texts[5:8]
     assert await receiver.peek_messages(sequence_number=11) == []
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.feature("receive.peek")
-async def test_peek_neither_locks_nor_minds_locks(sender: Any, receiver: Any) -> None:  # M-3
+async def test_peek_neither_locks_nor_minds_locks(sender: Any, receiver: Any) -> None:
     await send_numbers(sender, 2)
     assert len(await peek_all(receiver)) == 2
     message = await receive_one(receiver)
@@ -65,8 +68,9 @@ async def test_peek_neither_locks_nor_minds_locks(sender: Any, receiver: Any) ->
         await receiver.complete_message(peeked[1])
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.feature("receive.peek")
-async def test_peek_shows_every_state(sender: Any, receiver: Any) -> None:  # M-3
+async def test_peek_shows_every_state(sender: Any, receiver: Any) -> None:
     await send_numbers(sender, 2)
     await receiver.defer_message(await receive_one(receiver))
     tomorrow = datetime.now(UTC) + timedelta(days=1)
@@ -85,8 +89,9 @@ async def test_peek_of_large_messages_reaches_all_of_them(sender: Any, receiver:
     assert [body(message)[0] for message in await peek_all(receiver)] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.feature("receive.dead-letter")
-async def test_peek_at_dead_letters(sender: Any, receiver: Any, dead_letters: Any) -> None:  # M-3
+async def test_peek_at_dead_letters(sender: Any, receiver: Any, dead_letters: Any) -> None:
     await send_numbers(sender, 3)
     for message in await receive_exactly(receiver, 3):
         await receiver.dead_letter_message(message, reason="why")
@@ -98,8 +103,9 @@ async def test_peek_at_dead_letters(sender: Any, receiver: Any, dead_letters: An
     ]
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.feature("receive.deferred")
-async def test_receive_deferred_messages(sender: Any, receiver: Any) -> None:  # M-3
+async def test_receive_deferred_messages(sender: Any, receiver: Any) -> None:
     numbers = await defer_numbers(sender, receiver, 4)
     [single] = await receiver.receive_deferred_messages(numbers[1])
     assert body(single) == b"1"
@@ -112,10 +118,9 @@ async def test_receive_deferred_messages(sender: Any, receiver: Any) -> None:  #
     assert bodies(await peek_all(receiver)) == [b"2"]
 
 
+@pytest.mark.proves("M-2", "M-3")
 @pytest.mark.feature("receive.deferred")
-async def test_settling_a_deferred_message(
-    sender: Any, receiver: Any, dead_letters: Any
-) -> None:  # M-2 M-3
+async def test_settling_a_deferred_message(sender: Any, receiver: Any, dead_letters: Any) -> None:
     [number] = await defer_numbers(sender, receiver, 1)
     [message] = await receiver.receive_deferred_messages(number)
     assert await receiver.renew_message_lock(message) >= message.locked_until_utc
@@ -130,20 +135,22 @@ async def test_settling_a_deferred_message(
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.feature("receive.deferred")
 async def test_deferred_messages_received_and_deleted(
     client: Client, queue: str, sender: Any, receiver: Any
-) -> None:  # M-3
+) -> None:
     numbers = await defer_numbers(sender, receiver, 2)
     deleting = client.receiver(queue, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
     assert bodies(await deleting.receive_deferred_messages(numbers)) == [b"0", b"1"]
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.feature("receive.deferred")
 async def test_unknown_or_locked_deferred_message_is_not_found(
     new_client: Callable[..., Client], queue: str, sender: Any
-) -> None:  # M-3
+) -> None:
     receiver = new_client(retry_total=0).receiver(queue)
     [number] = await defer_numbers(sender, receiver, 1)
     await sender.send_messages(ServiceBusMessage(b"not deferred"))

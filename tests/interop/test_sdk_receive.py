@@ -30,22 +30,25 @@ async def send_numbers(sender: Any, count: int) -> list[bytes]:
     return texts
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.wait")
-async def test_empty_queue_gives_an_empty_list(receiver: Any) -> None:  # M-2
+async def test_empty_queue_gives_an_empty_list(receiver: Any) -> None:
     assert await nothing_comes(receiver)
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.wait")
 async def test_without_wait_time_it_returns_what_is_there(
     client: Client, sender: Any, queue: str
-) -> None:  # M-2
+) -> None:
     await send_numbers(sender, 3)
     receiver = client.receiver(queue, max_wait_time=None)
     assert len(await receiver.receive_messages(max_message_count=10)) == 3
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.wait")
-async def test_count_is_an_upper_bound(sender: Any, receiver: Any) -> None:  # M-2
+async def test_count_is_an_upper_bound(sender: Any, receiver: Any) -> None:
     texts = await send_numbers(sender, 7)
     first = await receiver.receive_messages(max_message_count=5)
     assert bodies(first) == texts[:5]
@@ -55,10 +58,11 @@ async def test_count_is_an_upper_bound(sender: Any, receiver: Any) -> None:  # M
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.wait")
 async def test_iterator_ends_when_nothing_more_comes(
     client: Client, sender: Any, queue: str
-) -> None:  # M-2
+) -> None:
     texts = await send_numbers(sender, 10)
     receiver = client.receiver(queue, max_wait_time=1)
     received = []
@@ -80,8 +84,9 @@ async def test_prefetch(client: Client, sender: Any, queue: str, prefetch_count:
         assert await peek_all(receiver) == []
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.modes")
-async def test_receive_and_delete(client: Client, sender: Any, queue: str) -> None:  # M-2
+async def test_receive_and_delete(client: Client, sender: Any, queue: str) -> None:
     texts = await send_numbers(sender, 20)
     receiver = client.receiver(queue, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
     messages = await receive_exactly(receiver, 5)
@@ -102,8 +107,9 @@ async def test_receive_and_delete_with_prefetch(client: Client, sender: Any, que
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.proves("M-1")
 @pytest.mark.feature("receive.wait")
-async def test_waiting_receiver_gets_a_new_message(sender: Any, receiver: Any) -> None:  # M-1
+async def test_waiting_receiver_gets_a_new_message(sender: Any, receiver: Any) -> None:
     async with sender, receiver:
         waiting = asyncio.create_task(receiver.receive_messages(max_wait_time=30))
         await asyncio.sleep(0.3)
@@ -114,17 +120,17 @@ async def test_waiting_receiver_gets_a_new_message(sender: Any, receiver: Any) -
         await receiver.complete_message(message)
 
 
+@pytest.mark.proves("M-1")
 @pytest.mark.feature("receive.wait")
-async def test_message_waits_for_its_receiver(client: Client, queue: str) -> None:  # M-1
+async def test_message_waits_for_its_receiver(client: Client, queue: str) -> None:
     async with client.sender(queue) as sender:
         await sender.send_messages(ServiceBusMessage(b"sender is gone"))
     assert body(await receive_one(client.receiver(queue))) == b"sender is gone"
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.compete")
-async def test_locked_message_goes_to_nobody_else(
-    sender: Any, receiver: Any, other: Any
-) -> None:  # M-2
+async def test_locked_message_goes_to_nobody_else(sender: Any, receiver: Any, other: Any) -> None:
     await send_numbers(sender, 2)
     first = await receive_one(receiver)
     second = await receive_one(other)
@@ -133,11 +139,10 @@ async def test_locked_message_goes_to_nobody_else(
     assert await nothing_comes(other)
 
 
+@pytest.mark.proves("M-1")
 @pytest.mark.feature("receive.compete")
 @sync_only
-async def test_competing_receivers_share_the_load(
-    client: Client, sender: Any, queue: str
-) -> None:  # M-1
+async def test_competing_receivers_share_the_load(client: Client, sender: Any, queue: str) -> None:
     texts = await send_numbers(sender, 120)
 
     async def work() -> list[bytes]:
@@ -154,10 +159,11 @@ async def test_competing_receivers_share_the_load(
     assert await peek_all(client.receiver(queue)) == []
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.prefetch")
 async def test_close_gives_prefetched_messages_back(
     client: Client, sender: Any, queue: str
-) -> None:  # M-2
+) -> None:
     texts = await send_numbers(sender, 20)
     async with client.receiver(queue, prefetch_count=50) as receiver:
         kept = await receive_one(receiver)
@@ -167,11 +173,12 @@ async def test_close_gives_prefetched_messages_back(
     assert {message.delivery_count for message in others} == {0}
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.prefetch")
 @async_only
 async def test_message_on_leftover_credit_is_not_counted_as_delivered(
     sender: Any, receiver: Any, other: Any
-) -> None:  # M-2
+) -> None:
     await send_numbers(sender, 1)
     assert len(await receiver.receive_messages(max_message_count=10)) == 1
     # Nine credits are left with the server; the SDK releases what comes on them while nobody
@@ -182,9 +189,10 @@ async def test_message_on_leftover_credit_is_not_counted_as_delivered(
     assert message.delivery_count == 0
 
 
+@pytest.mark.proves("M-1")
 @pytest.mark.feature("receive.modes")
 @sync_only
-async def test_many_messages_exactly_once(client: Client, sender: Any, queue: str) -> None:  # M-1
+async def test_many_messages_exactly_once(client: Client, sender: Any, queue: str) -> None:
     texts = await send_numbers(sender, 2_000)
     received: list[bytes] = []
     async with client.receiver(queue, prefetch_count=300) as receiver:

@@ -20,11 +20,12 @@ from twinbus.testing.server import ServerProcess
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.mark.proves("M-1")
 @pytest.mark.feature("send.durable", "ours.restart")
 @sync_only
 async def test_clients_ride_out_a_restart(
     server: ServerProcess, queue: str, sender: Any, receiver: Any
-) -> None:  # M-1
+) -> None:
     """A killed server comes back with everything it acknowledged; the SDK finds it by itself."""
     async with sender, receiver:
         await sender.send_messages(ServiceBusMessage(b"before"))
@@ -38,12 +39,13 @@ async def test_clients_ride_out_a_restart(
         assert await peek_all(receiver) == []
 
 
+@pytest.mark.proves("M-4")
 @pytest.mark.feature("session.state", "ours.restart")
 @pytest.mark.queue(requires_session=True)
 @sync_only
 async def test_sessions_and_their_state_outlive_the_server(
     server: ServerProcess, client: Client, queue: str
-) -> None:  # M-4
+) -> None:
     """Nobody holds a session after a restart; counts and state are as they were acknowledged."""
     async with client.sender(queue) as sender, client.receiver(queue, session_id="s") as receiver:
         texts = (b"1", b"2")

@@ -36,8 +36,9 @@ def milliseconds(moment: datetime) -> int:
     return int(moment.timestamp() * 1000)
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.feature("send.schedule")
-async def test_scheduled_message_arrives_when_due(sender: Any, receiver: Any) -> None:  # M-3
+async def test_scheduled_message_arrives_when_due(sender: Any, receiver: Any) -> None:
     due = soon()
     [number] = await sender.schedule_messages(ServiceBusMessage(b"later", subject="s"), due)
     [waiting] = await peek_all(receiver)
@@ -55,9 +56,10 @@ async def test_scheduled_message_arrives_when_due(sender: Any, receiver: Any) ->
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.feature("send.schedule")
 @sync_only
-async def test_list_of_scheduled_messages(sender: Any, receiver: Any) -> None:  # M-3
+async def test_list_of_scheduled_messages(sender: Any, receiver: Any) -> None:
     numbers = await sender.schedule_messages(
         [ServiceBusMessage(b"%d" % number) for number in range(3)], soon()
     )
@@ -68,8 +70,9 @@ async def test_list_of_scheduled_messages(sender: Any, receiver: Any) -> None:  
     await complete_all(receiver, messages)
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.feature("send.schedule")
-async def test_cancelled_message_never_arrives(sender: Any, receiver: Any) -> None:  # M-3
+async def test_cancelled_message_never_arrives(sender: Any, receiver: Any) -> None:
     numbers = await sender.schedule_messages(
         [ServiceBusMessage(b"%d" % number) for number in range(3)], tomorrow()
     )
@@ -79,10 +82,11 @@ async def test_cancelled_message_never_arrives(sender: Any, receiver: Any) -> No
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.feature("send.schedule")
 async def test_cancel_is_all_or_nothing(
     new_client: Callable[..., Client], queue: str, receiver: Any
-) -> None:  # M-3
+) -> None:
     sender = new_client(retry_total=0).sender(queue)
     [number] = await sender.schedule_messages(ServiceBusMessage(b"stays"), tomorrow())
     with pytest.raises(MessageNotFoundError):
@@ -90,9 +94,10 @@ async def test_cancel_is_all_or_nothing(
     assert bodies(await peek_all(receiver)) == [b"stays"]
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.feature("send.schedule")
 @sync_only
-async def test_plain_send_with_a_scheduled_time(sender: Any, receiver: Any) -> None:  # M-3
+async def test_plain_send_with_a_scheduled_time(sender: Any, receiver: Any) -> None:
     due = soon()
     await sender.send_messages(
         [
@@ -111,11 +116,12 @@ async def test_plain_send_with_a_scheduled_time(sender: Any, receiver: Any) -> N
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.feature("send.schedule")
 @async_only
 async def test_due_message_wakes_a_waiting_receiver_in_order_of_time(
     sender: Any, receiver: Any
-) -> None:  # M-3
+) -> None:
     due = soon()
     await sender.schedule_messages(ServiceBusMessage(b"second"), due + timedelta(seconds=0.5))
     await sender.schedule_messages(ServiceBusMessage(b"first"), due)

@@ -21,8 +21,9 @@ from twinbus.limits import BATCH_SIZE_BYTES_MAX, MESSAGE_SIZE_BYTES_MAX
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.mark.proves("M-1", "M-13")
 @pytest.mark.feature("send.batch")
-async def test_single_message(sender: Any, receiver: Any) -> None:  # M-1 M-13
+async def test_single_message(sender: Any, receiver: Any) -> None:
     await sender.send_messages(ServiceBusMessage(b"hello"))
     message = await receive_one(receiver)
     assert body(message) == b"hello"
@@ -32,8 +33,9 @@ async def test_single_message(sender: Any, receiver: Any) -> None:  # M-1 M-13
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.proves("M-1")
 @pytest.mark.feature("send.batch")
-async def test_list_arrives_in_order(sender: Any, receiver: Any) -> None:  # M-1
+async def test_list_arrives_in_order(sender: Any, receiver: Any) -> None:
     texts = [b"%d" % number for number in range(50)]
     await sender.send_messages([ServiceBusMessage(text) for text in texts])
     messages = await receive_exactly(receiver, 50)
@@ -69,8 +71,9 @@ async def test_messages_of_a_batch_keep_their_own_properties(sender: Any, receiv
     ]
 
 
+@pytest.mark.proves("M-1")
 @pytest.mark.feature("send.batch")
-async def test_batch_filled_to_its_limit(sender: Any, receiver: Any) -> None:  # M-1
+async def test_batch_filled_to_its_limit(sender: Any, receiver: Any) -> None:
     batch = await sender.create_message_batch()
     assert batch.max_size_in_bytes == BATCH_SIZE_BYTES_MAX
     message = ServiceBusMessage(b"x" * 20_000)
@@ -102,7 +105,8 @@ async def test_largest_message_passes_and_a_larger_one_does_not(sender: Any, rec
     assert bodies(await receive_exactly(receiver, 2)) == [largest, b"small"]
 
 
-async def test_senders_share_a_queue(client: Client, queue: str, receiver: Any) -> None:  # M-1
+@pytest.mark.proves("M-1")
+async def test_senders_share_a_queue(client: Client, queue: str, receiver: Any) -> None:
     async def send_from(name: int) -> None:
         async with client.sender(queue) as sender:
             for number in range(10):

@@ -34,6 +34,7 @@ from tests.interop.sdk import (
 )
 
 pytestmark = [
+    pytest.mark.proves("M-4"),
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.queue(requires_session=True, lock_duration="PT5S"),
 ]

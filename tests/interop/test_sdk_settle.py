@@ -11,8 +11,9 @@ from tests.interop.sdk import body, peek_all, receive_exactly, receive_one
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.settle")
-async def test_complete_removes_the_message(sender: Any, receiver: Any) -> None:  # M-2
+async def test_complete_removes_the_message(sender: Any, receiver: Any) -> None:
     await sender.send_messages([ServiceBusMessage(b"one"), ServiceBusMessage(b"two")])
     one, two = await receive_exactly(receiver, 2)
     await receiver.complete_message(one)
@@ -23,8 +24,9 @@ async def test_complete_removes_the_message(sender: Any, receiver: Any) -> None:
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.settle")
-async def test_abandon_gives_the_message_back(sender: Any, receiver: Any) -> None:  # M-2
+async def test_abandon_gives_the_message_back(sender: Any, receiver: Any) -> None:
     await sender.send_messages([ServiceBusMessage(b"first"), ServiceBusMessage(b"second")])
     for delivery_count in range(3):
         message = await receive_one(receiver)
@@ -35,10 +37,9 @@ async def test_abandon_gives_the_message_back(sender: Any, receiver: Any) -> Non
         await receiver.abandon_message(message)
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.settle")
-async def test_dead_letter_with_reason(
-    sender: Any, receiver: Any, dead_letters: Any
-) -> None:  # M-2
+async def test_dead_letter_with_reason(sender: Any, receiver: Any, dead_letters: Any) -> None:
     await sender.send_messages(
         ServiceBusMessage(b"bad", message_id="m", application_properties={"mine": 1})
     )
@@ -54,10 +55,9 @@ async def test_dead_letter_with_reason(
     assert await peek_all(dead_letters) == []
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.settle")
-async def test_dead_letter_without_reason(
-    sender: Any, receiver: Any, dead_letters: Any
-) -> None:  # M-2
+async def test_dead_letter_without_reason(sender: Any, receiver: Any, dead_letters: Any) -> None:
     await sender.send_messages(ServiceBusMessage(b"bad"))
     await receiver.dead_letter_message(await receive_one(receiver))
     dead = await receive_one(dead_letters)
@@ -65,11 +65,12 @@ async def test_dead_letter_without_reason(
     await dead_letters.complete_message(dead)
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.delivery-count")
 @pytest.mark.queue(max_delivery_count=2)
 async def test_message_delivered_too_often_is_dead_lettered(
     sender: Any, receiver: Any, dead_letters: Any
-) -> None:  # M-2
+) -> None:
     await sender.send_messages(ServiceBusMessage(b"poison"))
     for _ in range(2):
         await receiver.abandon_message(await receive_one(receiver))
@@ -80,11 +81,12 @@ async def test_message_delivered_too_often_is_dead_lettered(
     assert await peek_all(receiver) == []
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.dead-letter")
 @pytest.mark.queue(max_delivery_count=1)
 async def test_dead_letter_queue_knows_no_maximum(
     sender: Any, receiver: Any, dead_letters: Any
-) -> None:  # M-2
+) -> None:
     await sender.send_messages(ServiceBusMessage(b"poison"))
     await receiver.abandon_message(await receive_one(receiver))
     for delivery_count in range(1, 4):
@@ -93,8 +95,9 @@ async def test_dead_letter_queue_knows_no_maximum(
         await dead_letters.abandon_message(dead)
 
 
+@pytest.mark.proves("M-2", "M-3")
 @pytest.mark.feature("receive.settle")
-async def test_deferred_message_is_passed_over(sender: Any, receiver: Any) -> None:  # M-2 M-3
+async def test_deferred_message_is_passed_over(sender: Any, receiver: Any) -> None:
     await sender.send_messages([ServiceBusMessage(b"later"), ServiceBusMessage(b"now")])
     await receiver.defer_message(await receive_one(receiver))
     message = await receive_one(receiver)
@@ -105,11 +108,12 @@ async def test_deferred_message_is_passed_over(sender: Any, receiver: Any) -> No
     assert deferred.state is ServiceBusMessageState.DEFERRED
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.tokens")
 @pytest.mark.parametrize("settlement", ["complete", "abandon", "defer", "dead_letter"])
 async def test_settle_through_another_receiver(
     sender: Any, receiver: Any, other: Any, dead_letters: Any, settlement: str
-) -> None:  # M-2
+) -> None:
     """A link that never saw the message settles it by its lock token, over `$management`."""
     await sender.send_messages(ServiceBusMessage(b"passed on"))
     message = await receive_one(receiver)
@@ -125,10 +129,11 @@ async def test_settle_through_another_receiver(
         assert body(await receive_one(dead_letters)) == b"passed on"
 
 
+@pytest.mark.proves("M-2")
 @pytest.mark.feature("receive.tokens")
 async def test_settling_twice_through_two_receivers_is_refused(
     sender: Any, receiver: Any, other: Any
-) -> None:  # M-2
+) -> None:
     await sender.send_messages(ServiceBusMessage(b"once"))
     message = await receive_one(receiver)
     token = message.lock_token

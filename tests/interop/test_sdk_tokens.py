@@ -1,4 +1,4 @@
-"""JSON web tokens through the official SDK, which gets them from a credential (M-12, M-13)."""
+"""JSON web tokens through the official SDK, which gets them from a credential."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ from tests.interop.sdk import body
 from twinbus.certificates import ca_bundle
 from twinbus.testing.server import ServerProcess
 
-pytestmark = pytest.mark.feature("access.jwt")
+pytestmark = [pytest.mark.proves("M-12", "M-13"), pytest.mark.feature("access.jwt")]
 
 ISSUER = "https://login.example/tenant"
 AUDIENCE = "https://servicebus.azure.net"
@@ -90,7 +90,8 @@ def open_sync(server: ServerProcess, credential: Any) -> ServiceBusClient:
     return ServiceBusClient(credential=credential, **options(server))
 
 
-def test_send_and_receive(server: ServerProcess) -> None:  # M-12 M-13
+@pytest.mark.proves("M-12", "M-13")
+def test_send_and_receive(server: ServerProcess) -> None:
     credential = Credential(SENDER, RECEIVER)
     with open_sync(server, credential) as client:
         with client.get_queue_sender("inbox") as sender:
@@ -102,7 +103,8 @@ def test_send_and_receive(server: ServerProcess) -> None:  # M-12 M-13
     assert set(credential.scopes) == {"https://servicebus.azure.net//.default"}
 
 
-def test_send_and_receive_async(server: ServerProcess) -> None:  # M-12 M-13
+@pytest.mark.proves("M-12", "M-13")
+def test_send_and_receive_async(server: ServerProcess) -> None:
     async def there_and_back() -> bytes:
         credential: Any = AsyncCredential(OWNER)
         async with AsyncServiceBusClient(credential=credential, **options(server)) as client:
@@ -124,23 +126,25 @@ def try_to_receive(client: ServiceBusClient) -> None:
     client.get_queue_receiver("inbox", max_wait_time=5).receive_messages()
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.parametrize(
     "role, attempt", [(SENDER, try_to_receive), (RECEIVER, try_to_send)], ids=["send", "listen"]
 )
 def test_a_role_gives_its_right_only(
     server: ServerProcess, role: str, attempt: Callable[[ServiceBusClient], None]
-) -> None:  # M-12
+) -> None:
     client = open_sync(server, Credential(role))
     with client, pytest.raises(ServiceBusAuthorizationError):
         attempt(client)
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.parametrize(
     "claims",
     [{"iss": "https://other.example"}, {"aud": "https://other.example"}, {"exp": 1}, {"roles": []}],
     ids=["issuer", "audience", "expired", "no role"],
 )
-def test_a_token_that_opens_nothing(server: ServerProcess, claims: dict[str, Any]) -> None:  # M-12
+def test_a_token_that_opens_nothing(server: ServerProcess, claims: dict[str, Any]) -> None:
     client = open_sync(server, Credential(OWNER, **claims))
     with client, pytest.raises(ServiceBusError):
         try_to_send(client)
@@ -153,7 +157,8 @@ def open_admin(server: ServerProcess, *credential: Any) -> ServiceBusAdministrat
     )
 
 
-def test_administration(server: ServerProcess) -> None:  # M-11
+@pytest.mark.proves("M-11")
+def test_administration(server: ServerProcess) -> None:
     with open_admin(server, Credential(OWNER)) as admin:
         admin.create_queue("by-token")
         assert admin.get_queue("by-token").name == "by-token"
@@ -163,7 +168,8 @@ def test_administration(server: ServerProcess) -> None:  # M-11
             admin.get_queue("inbox")
 
 
-def test_administration_async(server: ServerProcess) -> None:  # M-11
+@pytest.mark.proves("M-11")
+def test_administration_async(server: ServerProcess) -> None:
     async def ask() -> str:
         credential: Any = AsyncCredential(OWNER)
         host, trusted = f"localhost:{server.port}", str(ca_bundle(server.data_dir))

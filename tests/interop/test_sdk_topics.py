@@ -75,10 +75,11 @@ def colored(text: str, color: str, **options: Any) -> ServiceBusMessage:
     return ServiceBusMessage(text, application_properties={"color": color}, **options)
 
 
+@pytest.mark.proves("M-1", "M-6")
 @pytest.mark.feature("topic.fan-out")
 async def test_every_subscription_gets_every_message(
     client: Client, admin: Admin, topic: str
-) -> None:  # M-1, M-6
+) -> None:
     await admin.create_topic(topic)
     for name in ("first", "second"):
         await admin.create_subscription(topic, name)
@@ -96,11 +97,12 @@ async def test_every_subscription_gets_every_message(
     assert counts.subscription_count == 2
 
 
+@pytest.mark.proves("M-6")
 @pytest.mark.feature("topic.fan-out")
 @async_only
 async def test_the_topics_number_stays_with_a_message(
     client: Client, admin: Admin, topic: str
-) -> None:  # M-6
+) -> None:
     await admin.create_topic(topic)
     sender = client.topic_sender(topic)
     async with sender:
@@ -115,9 +117,10 @@ async def test_the_topics_number_stays_with_a_message(
             assert peeked.enqueued_sequence_number == 2
 
 
+@pytest.mark.proves("M-6")
 @pytest.mark.feature("topic.sql-filter", "topic.correlation-filter")
 @async_only
-async def test_filters_choose(client: Client, admin: Admin, topic: str) -> None:  # M-6
+async def test_filters_choose(client: Client, admin: Admin, topic: str) -> None:
     await admin.create_topic(topic)
     chosen: dict[str, list[Any]] = {
         "sql": [SqlRuleFilter("color = 'red' AND sys.Label LIKE 'u%'")],
@@ -150,11 +153,10 @@ async def test_filters_choose(client: Client, admin: Admin, topic: str) -> None:
     assert dict(zip(receivers, map(bodies, found), strict=True)) == expected
 
 
+@pytest.mark.proves("M-6")
 @pytest.mark.feature("topic.action")
 @async_only
-async def test_actions_change_their_copy_only(
-    client: Client, admin: Admin, topic: str
-) -> None:  # M-6
+async def test_actions_change_their_copy_only(client: Client, admin: Admin, topic: str) -> None:
     await admin.create_topic(topic)
     action = SqlRuleAction("SET priority = 'high'; SET sys.Label = 'changed'; REMOVE color")
     await subscribe(admin, topic, "both", SqlRuleFilter("1 = 1"), (SqlRuleFilter("1 = 1"), action))
@@ -171,11 +173,10 @@ async def test_actions_change_their_copy_only(
     assert other.subject == "first"
 
 
+@pytest.mark.proves("M-6")
 @pytest.mark.feature("topic.filter-error")
 @async_only
-async def test_a_failing_filter_dead_letters(
-    client: Client, admin: Admin, topic: str
-) -> None:  # M-6
+async def test_a_failing_filter_dead_letters(client: Client, admin: Admin, topic: str) -> None:
     await admin.create_topic(topic)
     await subscribe(admin, topic, "strict", SqlRuleFilter("10 / amount > 1"))
     await subscribe(
@@ -202,11 +203,12 @@ async def test_a_failing_filter_dead_letters(
         await dead.complete_message(message)
 
 
+@pytest.mark.proves("M-3", "M-6")
 @pytest.mark.feature("topic.schedule")
 @sync_only
 async def test_scheduled_messages_wait_in_the_topic(
     client: Client, admin: Admin, topic: str
-) -> None:  # M-3, M-6
+) -> None:
     await admin.create_topic(topic)
     sender = client.topic_sender(topic)
     async with sender:
@@ -228,9 +230,10 @@ async def test_scheduled_messages_wait_in_the_topic(
             await receiver.complete_message(message)
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.feature("receive.expiry")
 @async_only
-async def test_the_shortest_life_counts(client: Client, admin: Admin, topic: str) -> None:  # M-3
+async def test_the_shortest_life_counts(client: Client, admin: Admin, topic: str) -> None:
     await admin.create_topic(topic, default_message_time_to_live="PT1H")
     await admin.create_subscription(
         topic,
@@ -248,11 +251,10 @@ async def test_the_shortest_life_counts(client: Client, admin: Admin, topic: str
     assert kept.time_to_live == timedelta(hours=1)
 
 
+@pytest.mark.proves("M-4", "M-6")
 @pytest.mark.feature("topic.fan-out")
 @async_only
-async def test_sessions_of_a_subscription(
-    client: Client, admin: Admin, topic: str
-) -> None:  # M-4, M-6
+async def test_sessions_of_a_subscription(client: Client, admin: Admin, topic: str) -> None:
     await admin.create_topic(topic)
     await admin.create_subscription(topic, "keyed", requires_session=True)
     async with client.topic_sender(topic) as sender:
@@ -273,11 +275,12 @@ async def test_sessions_of_a_subscription(
     assert (body(message), message.dead_letter_reason) == (b"nobody's", "Session id is null.")
 
 
+@pytest.mark.proves("M-4", "M-6")
 @pytest.mark.feature("session.list", "session.state", "session.release")
 @sync_only
 async def test_sessions_of_a_subscription_are_listed_left_and_taken_again(
     client: Client, admin: Admin, topic: str
-) -> None:  # M-4, M-6
+) -> None:
     await admin.create_topic(topic)
     await admin.create_subscription(topic, "keyed", requires_session=True)
     async with client.topic_sender(topic) as sender:
@@ -298,11 +301,12 @@ async def test_sessions_of_a_subscription_are_listed_left_and_taken_again(
             await session_of(receiver).set_state(expected)
 
 
+@pytest.mark.proves("M-3", "M-6")
 @pytest.mark.feature("topic.schedule", "receive.peek")
 @sync_only
 async def test_scheduled_messages_of_a_topic_are_peeked_by_request(
     client: Client, admin: Admin, topic: str, server: ServerProcess
-) -> None:  # M-3, M-6
+) -> None:
     await admin.create_topic(topic)
     await admin.create_subscription(topic, "one")
     due = datetime.now(UTC) + timedelta(hours=1)
@@ -323,11 +327,10 @@ async def test_scheduled_messages_of_a_topic_are_peeked_by_request(
     assert bodies(await peek_all(client.subscription_receiver(topic, "one"))) == [b"now"]
 
 
+@pytest.mark.proves("M-9")
 @pytest.mark.feature("entity.topics", "entity.status")
 @async_only
-async def test_what_is_refused(
-    new_client: Callable[..., Client], admin: Admin, topic: str
-) -> None:  # M-9
+async def test_what_is_refused(new_client: Callable[..., Client], admin: Admin, topic: str) -> None:
     client = new_client(retry_total=0)
     await admin.create_topic(topic)
     await admin.create_subscription(topic, "one")
@@ -344,11 +347,12 @@ async def test_what_is_refused(
         await client.topic_sender(topic).send_messages(ServiceBusMessage(b"x"))
 
 
+@pytest.mark.proves("M-9")
 @pytest.mark.feature("entity.topics")
 @async_only
 async def test_deleting_a_topic_ends_its_receivers(
     client: Client, admin: Admin, topic: str
-) -> None:  # M-9
+) -> None:
     await admin.create_topic(topic)
     await admin.create_subscription(topic, "one")
     receiver = client.subscription_receiver(topic, "one")

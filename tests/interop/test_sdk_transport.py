@@ -49,13 +49,14 @@ def tls_options(server: ServerProcess) -> dict[str, Any]:
     }
 
 
+@pytest.mark.proves("M-12", "M-13")
 @pytest.mark.feature("access.tls")
 async def test_tls_on_the_same_port(
     new_client: Callable[..., Client],
     server: ServerProcess,
     environment: dict[str, str],
     queue: str,
-) -> None:  # M-12 M-13
+) -> None:
     client = new_client(
         tls_connection_string(server),
         connection_verify=environment["SSL_CERT_FILE"],
@@ -74,26 +75,29 @@ async def test_tls_on_the_same_port(
     assert body(await receive_one(client.dead_letter_receiver(queue))) == large
 
 
+@pytest.mark.proves("M-12")
 async def test_unknown_authority_is_refused_by_the_client(
     new_client: Callable[..., Client], server: ServerProcess, queue: str
-) -> None:  # M-12
+) -> None:
     client = new_client(tls_connection_string(server), retry_total=0, **tls_options(server))
     with pytest.raises(ServiceBusConnectionError):
         await client.sender(queue).send_messages(ServiceBusMessage(b""))
 
 
+@pytest.mark.proves("M-13")
 @pytest.mark.feature("access.connection-string")
 async def test_connection_string_of_the_environment(
     new_client: Callable[..., Client], environment: dict[str, str], queue: str
-) -> None:  # M-13
+) -> None:
     client = new_client(environment["TWINBUS_CONNECTION_STRING"])
     await client.sender(queue).send_messages(ServiceBusMessage(b"by env"))
     assert body(await receive_one(client.receiver(queue))) == b"by env"
 
 
+@pytest.mark.proves("M-13")
 @pytest.mark.feature("transport.heartbeat")
 @async_only
-async def test_idle_connections_are_used_again(sender: Any, receiver: Any) -> None:  # M-13
+async def test_idle_connections_are_used_again(sender: Any, receiver: Any) -> None:
     async with sender, receiver:
         for number in range(2):
             await sender.send_messages(ServiceBusMessage(b"%d" % number))
@@ -105,6 +109,7 @@ async def test_idle_connections_are_used_again(sender: Any, receiver: Any) -> No
             await asyncio.sleep(5.5 * (number == 0))
 
 
+@pytest.mark.proves("M-13")
 @pytest.mark.feature("entity.names")
 @sync_only
 @pytest.mark.parametrize(
@@ -112,7 +117,7 @@ async def test_idle_connections_are_used_again(sender: Any, receiver: Any) -> No
     ["orders/eu-west/v1.2_x", "Orders.EU", "7", "n" * ENTITY_NAME_CHARS_MAX],
     ids=["path", "case", "shortest", "longest"],
 )
-async def test_queue_names(server: ServerProcess, client: Client, queue: str) -> None:  # M-13
+async def test_queue_names(server: ServerProcess, client: Client, queue: str) -> None:
     server.create_queue(queue)
     await client.sender(queue).send_messages(ServiceBusMessage(b"by name"))
     # Names are the same in upper and lower case.

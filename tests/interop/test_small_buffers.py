@@ -1,4 +1,4 @@
-"""A client that makes the buffers of its socket small after connecting, as .NET's SDK does (M-17).
+"""A client that makes the buffers of its socket small after connecting, as .NET's SDK does.
 
 Where segments are larger than the room that is left, Linux waits 200 ms for more of it, every few
 kilobytes.  One such pause may come at the beginning: what the client's kernel has offered before
@@ -25,7 +25,7 @@ from twinbus.client.connection import BusConnection
 from twinbus.client.connection_string import ConnectionString
 from twinbus.testing.server import ServerProcess
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.proves("M-17"), pytest.mark.asyncio]
 
 BUFFER_BYTES: Final = 8_192
 CREDIT: Final = 1_000

@@ -43,6 +43,7 @@ def client(server: ServerProcess) -> Iterator[ServiceBusClient]:
         yield opened
 
 
+@pytest.mark.proves("S-2")
 def test_more_copies_than_can_be_written_at_once(client: ServiceBusClient) -> None:
     with client.get_topic_sender("news") as sender:
         with pytest.raises(ServiceBusQuotaExceededError, match="can be written at once"):

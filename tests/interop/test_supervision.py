@@ -1,4 +1,4 @@
-"""A broker process that ends or hangs while clients of the official SDK are at work (A-4)."""
+"""A broker process that ends or hangs while clients of the official SDK are at work."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.interop.administration import connect
 from tests.interop.outage import KEYS, RECEIVE_S, Bus, peek_all, run_server, text_of, until
 from twinbus.entities.partitions import PARTITION_COUNT, hash_key, partition_of
 
-pytestmark = pytest.mark.feature("available.supervision")
+pytestmark = [pytest.mark.proves("A-4"), pytest.mark.feature("available.supervision")]
 
 MESSAGES = 12
 
@@ -84,9 +84,10 @@ def check_bundle(bus: Bus, broker: int, kind: str, pid: int) -> None:
         assert "State:\tT (stopped)" in files["stacks.txt"]  # it was not killed yet
 
 
+@pytest.mark.proves("A-4")
 @pytest.mark.parametrize("kind", ["kill-broker", "hang-broker"])
 def test_sessions_go_on(bus: Bus, client: ServiceBusClient, kind: str) -> None:
-    """A-4: another broker takes over; a session there goes on in order, others do not notice."""
+    """Another broker takes over; a session there goes on in order, others do not notice."""
     queue = f"visits-{kind}"
     bus.server.create_queue(queue, enable_partitioning=True, requires_session=True)
     stores, owners = bus.stores_of(queue), bus.owners()
@@ -118,8 +119,9 @@ def test_sessions_go_on(bus: Bus, client: ServiceBusClient, kind: str) -> None:
         reader.close()
 
 
+@pytest.mark.proves("E-11")
 def test_forwarding_while_a_broker_is_killed(bus: Bus, client: ServiceBusClient) -> None:
-    """E-11: between partitioned entities in different stores, by key, in order, exactly once."""
+    """Between partitioned entities in different stores, by key, in order, exactly once."""
     bus.server.create_queue("end", enable_partitioning=True)
     bus.server.create_queue("middle", enable_partitioning=True, forward_to="end")
     bus.server.create_queue("start", enable_partitioning=True)

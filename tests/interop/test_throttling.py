@@ -1,4 +1,4 @@
-"""Throttling, met through the official SDK: server-busy, and the advice to wait 10 s (A-2)."""
+"""Throttling, met through the official SDK: server-busy, and the advice to wait 10 s."""
 
 import re
 import time
@@ -16,7 +16,7 @@ from azure.servicebus.exceptions import ServiceBusServerBusyError
 from tests.interop.administration import connect
 from twinbus.testing.server import ServerProcess
 
-pytestmark = pytest.mark.feature("available.throttling")
+pytestmark = [pytest.mark.proves("A-2"), pytest.mark.feature("available.throttling")]
 
 ADVICE = "wait 10 seconds and try again"
 CREDITS = 1_000
@@ -74,7 +74,8 @@ def wait_for_credits(sender: Any) -> None:
     pytest.fail("no credits came")
 
 
-def test_credits(standard: ServerProcess) -> None:  # A-2
+@pytest.mark.proves("A-2")
+def test_credits(standard: ServerProcess) -> None:
     with open_client(standard) as client, client.get_queue_sender("inbox") as sender:
         spend(sender)
         with pytest.raises(ServiceBusServerBusyError, match=ADVICE) as caught:
@@ -86,7 +87,8 @@ def test_credits(standard: ServerProcess) -> None:  # A-2
     assert refused_count(standard, "namespace") >= 2
 
 
-def test_settling_costs_nothing(standard: ServerProcess) -> None:  # A-2
+@pytest.mark.proves("A-2")
+def test_settling_costs_nothing(standard: ServerProcess) -> None:
     with open_client(standard) as client, client.get_queue_sender("inbox") as sender:
         wait_for_credits(sender)
         with client.get_queue_receiver("inbox") as receiver:
@@ -98,7 +100,8 @@ def test_settling_costs_nothing(standard: ServerProcess) -> None:  # A-2
             sender.send_messages(ServiceBusMessage(b"too much"))
 
 
-def test_management_costs_credits_too(standard: ServerProcess) -> None:  # A-2
+@pytest.mark.proves("A-2")
+def test_management_costs_credits_too(standard: ServerProcess) -> None:
     with (
         open_client(standard) as client,
         client.get_queue_sender("inbox") as sender,
@@ -112,10 +115,11 @@ def test_management_costs_credits_too(standard: ServerProcess) -> None:  # A-2
         assert response.headers["Retry-After"] == "10"
 
 
+@pytest.mark.proves("A-2")
 def test_clients_can_be_told_to_follow_the_advice(
     standard: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A-2: the SDK has its own backoff; with these settings each pause is ten seconds."""
+    """The SDK has its own backoff; with these settings each pause is ten seconds."""
     pauses: list[float] = []
     settings = {"retry_total": 2, "retry_mode": "fixed", "retry_backoff_factor": 10}
     with (
@@ -135,9 +139,10 @@ def test_clients_can_be_told_to_follow_the_advice(
 # --- pressure ---------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("A-1", "A-2")
 def test_a_server_without_memory_takes_no_messages_and_gives_what_it_has(
     tmp_path_factory: pytest.TempPathFactory,
-) -> None:  # A-1 A-2
+) -> None:
     data_dir = tmp_path_factory.mktemp("short") / "data"
     with ServerProcess(data_dir) as server:
         server.create_queue("inbox")

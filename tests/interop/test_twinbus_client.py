@@ -13,8 +13,9 @@ pytestmark = pytest.mark.asyncio
 LINKS = 20
 
 
+@pytest.mark.proves("M-1")
 async def test_many_links_share_a_connection(server: ServerProcess) -> None:
-    """Their transfers come mixed in one read; each is answered on its own link (M-1)."""
+    """Their transfers come mixed in one read; each is answered on its own link."""
     queues = [f"shared-{number}" for number in range(LINKS)]
     for queue in queues:
         server.create_queue(queue)

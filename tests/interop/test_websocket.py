@@ -30,11 +30,12 @@ def ca_file(server: ServerProcess) -> str:
 
 
 # The async SDK calls aiohttp in a way that is deprecated.
+@pytest.mark.proves("M-10", "M-13")
 @pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 async def test_azure_servicebus(
     new_client: Callable[..., Client], server: ServerProcess, ca_file: str, queue: str, tls: bool
-) -> None:  # M-10 M-13
+) -> None:
     # Over WebSockets the SDK forgets the port of its connection string.
     endpoint = f"sb://localhost:{server.port}"
     connection_string = server.connection_string
@@ -60,12 +61,13 @@ async def test_azure_servicebus(
     assert body(await receive_one(client.dead_letter_receiver(queue))) == large
 
 
+@pytest.mark.proves("M-10", "M-13")
 @pytest.mark.parametrize(
     "scenario", ["properties", "batches", "receiveAndDelete", "subscribe", "large"]
 )
 async def test_node(
     server: ServerProcess, ca_file: str, queue: str, node_modules: Path, scenario: str
-) -> None:  # M-10 M-13
+) -> None:
     environment = {
         **os.environ,
         "NODE_PATH": str(node_modules),

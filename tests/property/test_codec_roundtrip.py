@@ -3,6 +3,7 @@
 import struct
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -116,6 +117,7 @@ def test_what_stands_around_a_value_does_not_matter(
     assert skip_value(before + data + after, len(before)) == end
 
 
+@pytest.mark.proves("M-1")
 @given(
     st.dictionaries(ascii_text, values, max_size=4),
     st.dictionaries(texts, primitives, max_size=4),
@@ -130,7 +132,7 @@ def test_messages_come_out_as_they_went_in(
     body: bytes,
     reason: str | None,
 ) -> None:
-    """M-1: what a receiver gets is what was sent, with the broker's own words added."""
+    """What a receiver gets is what was sent, with the broker's own words added."""
     sent = encode_message(
         data_section(body), Properties(message_id), application_properties, annotations
     )

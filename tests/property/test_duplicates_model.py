@@ -8,6 +8,8 @@ from tests.unit.entities.test_duplicates import digest, remembered
 from twinbus.entities.duplicates import DuplicateHistory
 from twinbus.entities.message import NewMessage
 
+pytestmark = pytest.mark.proves("M-5")
+
 WINDOW_MS = 100
 WINDOWS = st.sampled_from([WINDOW_MS // 2, WINDOW_MS, 3 * WINDOW_MS])
 

@@ -215,6 +215,7 @@ class OneFrame:
         return sink.locks
 
 
+@pytest.mark.proves("S-2")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_whatever_is_accepted_can_be_written(part: int) -> None:
     for seed in range(part, RUNS, PARTS):

@@ -7,6 +7,7 @@ they were sent, and no client ever gets more than it has asked for.
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -30,6 +31,8 @@ from twinbus.entities.partitions import hash_key, partition_of
 from twinbus.errors import ServiceError, Unavailable
 from twinbus.gateway.partitions.receiver import PartitionedReceiver
 from twinbus.links.store_link import DOWN, SLOW, UP, ReceiverDescription
+
+pytestmark = pytest.mark.proves("E-3", "E-9", "E-15")
 
 STORES = 3
 LOCK_MS = 10_000

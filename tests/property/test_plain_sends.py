@@ -2,6 +2,7 @@
 
 import contextlib
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -21,6 +22,8 @@ from twinbus.message.plain import (
 from twinbus.message.producer_keys import PRODUCER_KEY
 from twinbus.message.sections import DELIVERY_ANNOTATIONS, FOOTER, encode_map_section
 from twinbus.message.short_scan import PING_TYPE, PlainSends
+
+pytestmark = pytest.mark.proves("M-1")
 
 texts = st.none() | st.text(st.characters(codec="utf-8"), max_size=20)
 ids = texts | st.uuids() | st.binary(max_size=20) | st.sampled_from(["", "i" * 128, "i" * 129])
@@ -130,11 +133,12 @@ def test_damaged_messages_are_the_long_ways(
     agree(message[:at], ttl_ms_max)
 
 
+@pytest.mark.proves("P-13")
 @given(messages, key_endings, limits, st.data())
 def test_numbered_messages_are_the_same_too(
     message: bytes, ending: bytes, ttl_ms_max: int, data: st.DataObject
 ) -> None:
-    """P-13: the producer's number, or the same refusal."""
+    """The producer's number, or the same refusal."""
     agree(message + ending, ttl_ms_max)
     at = data.draw(st.integers(0, len(ending) - 1))
     byte = data.draw(st.sampled_from([0, 1, 2, 4, 0x2F, 0x53, 0x71, 0xA1, 0xA3, 0xC1, 0xFF]))
@@ -149,10 +153,11 @@ near_keys = st.builds(
 )
 
 
+@pytest.mark.proves("P-13")
 @given(st.lists(near_keys, max_size=8))
 @example(["p" * 126 + "/1", "p" * 126 + "/23"])  # the second is too long
 def test_what_a_link_remembers_of_a_producer_changes_nothing(sent: list[str]) -> None:
-    """P-13: whoever was last on this link, each message has the number that it says."""
+    """Whoever was last on this link, each message has the number that it says."""
     plain = PlainSends(MessageIds(7), NEVER_MS)
     for key in sent:
         data = encode_message(data_section(b"body"), Properties("id")) + key_section(key)

@@ -9,6 +9,7 @@ any tail of the facts a second time must change nothing.
 import copy
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -29,6 +30,8 @@ from twinbus.entities.facts import MAIN
 from twinbus.entities.facts import TRANSFER_DEAD_LETTER as TRANSFER
 from twinbus.entities.message import ACTIVE, DEFERRED, NEVER_MS, SCHEDULED, NewMessage, Overlay
 from twinbus.errors import MessageLockLost, MessageNotFound
+
+pytestmark = pytest.mark.proves("M-2", "M-3")
 
 LOCK_MS = 5_000
 Lock = tuple[int, int]

@@ -1,5 +1,6 @@
-"""Ranges of sequence numbers against a plain set of numbers (D-1, D-2)."""
+"""Ranges of sequence numbers against a plain set of numbers."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,6 +10,8 @@ from tests.unit.broker.test_ranges import fill, numbers, settled, span
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTERS
 from twinbus.entities.message import Overlay
 from twinbus.entities.selections import Browse, ListNumbers
+
+pytestmark = pytest.mark.proves("D-1", "D-2")
 
 COUNT = 60
 

@@ -1,4 +1,4 @@
-"""D-2: the two ways to restore a message of the backlog come to the same (P-11).
+"""D-2: the two ways to restore a message of the backlog come to the same.
 
 Each message is rewritten and encoded by the SDK, as it waits in a backlog queue.  One way reads it
 with the SDK, restores it and encodes it again; the other works on the bytes.  Compared is every
@@ -29,6 +29,8 @@ from twinbus.pairing.rewriting import restore, rewrite
 from twinbus.pairing.rules import RESERVED
 from twinbus.pipeline.syphon.restoring import RestoredBytes, restore_bytes
 
+pytestmark = pytest.mark.proves("P-11", "D-2")
+
 NOW = dt.datetime(2026, 11, 15, 12, tzinfo=dt.UTC)
 NOW_MS = int(NOW.timestamp() * 1000)
 _LISTS, _MAPS, _ARRAYS = (0x45, 0xC0, 0xD0), (0xC1, 0xD1), (0xE0, 0xF0)
@@ -43,6 +45,7 @@ EXPIRES = AmqpMessageProperties(absolute_expiry_time=1)  # when it has waited fo
 modes = st.sampled_from(["original", "remaining"])
 
 
+@pytest.mark.proves("P-11", "D-2")
 @settings(max_examples=150, deadline=None)
 @given(
     message=messages(),
@@ -56,7 +59,7 @@ modes = st.sampled_from(["original", "remaining"])
 def test_both_ways_come_to_the_same(
     message: AmqpAnnotatedMessage, key: str | None, mode: Any, ttl_ms: int | None, waited_ms: int
 ) -> None:
-    """D-2, P-11: path, session, keys, and every section of the message."""
+    """Path, session, keys, and every section of the message."""
     if ttl_ms is not None:
         header = message.header or AmqpMessageHeader()
         message.header = AmqpMessageHeader(
@@ -72,12 +75,13 @@ def test_both_ways_come_to_the_same(
     assert portrait(fast.data) == portrait(encoded(slow.message))
 
 
+@pytest.mark.proves("P-14", "D-2")
 @settings(max_examples=150, deadline=None)
 @given(message=messages(), name=st.sampled_from(sorted(RESERVED)), value=st.sampled_from(DAMAGE))
 def test_what_is_damaged_is_refused_for_the_same_reason(
     message: AmqpAnnotatedMessage, name: str, value: Any
 ) -> None:
-    """D-2, P-14: whatever has happened to what the pair has put there."""
+    """Whatever has happened to what the pair has put there."""
     rewritten = rewrite(message, "some/path", "p/1")
     assert rewritten.application_properties is not None
     rewritten.application_properties[name] = value

@@ -9,6 +9,7 @@ import datetime as dt
 import decimal
 from typing import Any
 
+import pytest
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
@@ -19,6 +20,8 @@ from hypothesis import strategies as st
 from twinbus.pairing.rewriting import encoded_size, restore, rewrite
 from twinbus.pairing.rules import RESERVED
 from twinbus.pairing.value_types import recover, types_of
+
+pytestmark = pytest.mark.proves("P-11")
 
 NOW = dt.datetime(2026, 11, 15, tzinfo=dt.UTC)
 
@@ -163,13 +166,14 @@ def messages(draw: st.DrawFn) -> AmqpAnnotatedMessage:
     )
 
 
+@pytest.mark.proves("P-11")
 @settings(max_examples=100, deadline=None)
 @given(message=messages(), key=st.none() | symbols)
 @example(message=AmqpAnnotatedMessage(value_body=b""), key=None)
 @example(message=AmqpAnnotatedMessage(value_body={"TYPE": "LONG", "VALUE": 5}), key=None)
 @example(message=AmqpAnnotatedMessage(value_body=decimal.Decimal("12.50")), key=None)
 def test_restored_equals_original(message: AmqpAnnotatedMessage, key: str | None) -> None:
-    """P-11: body, properties, annotations, footer: the same bytes."""
+    """Body, properties, annotations, footer: the same bytes."""
     before = copy.deepcopy(vars(message))
     rewritten = rewrite(message, "some/path", key)
     assert _same(vars(message), before), "the caller's message has been changed"
@@ -181,10 +185,11 @@ def test_restored_equals_original(message: AmqpAnnotatedMessage, key: str | None
     assert encoded(restored.message) == encoded(message)
 
 
+@pytest.mark.proves("P-11")
 @settings(max_examples=50, deadline=None)
 @given(message=messages())
 def test_the_broker_has_nothing_to_act_on(message: AmqpAnnotatedMessage) -> None:
-    """P-11: no session, no expiry and no schedule in the backlog."""
+    """No session, no expiry and no schedule in the backlog."""
     waiting = read(rewrite(message, "q"))
     if waiting.properties:
         assert waiting.properties.group_id is None

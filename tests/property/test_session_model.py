@@ -9,6 +9,7 @@ replaying any tail of the facts a second time must change nothing.
 import copy
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -35,6 +36,8 @@ from twinbus.errors import (
     SessionCannotBeLocked,
     SessionLockLost,
 )
+
+pytestmark = pytest.mark.proves("M-4")
 
 IDS = st.sampled_from(["a", "b", "", "ä"])
 

@@ -1,4 +1,4 @@
-"""Generated SQL filters against a naive evaluator; the rule index against a plain loop (M-6)."""
+"""Generated SQL filters against a naive evaluator; the rule index against a plain loop."""
 
 import re
 from itertools import pairwise
@@ -22,6 +22,8 @@ from twinbus.entities.rule_descriptions import (
 from twinbus.entities.rules import Rule, RuleIndex
 from twinbus.entities.sql.like import Pattern
 from twinbus.entities.sql.values import FilterError
+
+pytestmark = pytest.mark.proves("M-6")
 
 # A tree: (operator, operands…), or ("value", constant), or ("property", name).
 Tree = tuple[object, ...]
@@ -202,6 +204,7 @@ def printed_at(tree: Tree, needed: int, extra: bool) -> str:
 
 
 # --- the properties -------------------------------------------------------------------------------
+@pytest.mark.proves("M-6")
 @pytest.mark.feature("topic.sql-filter")
 @settings(max_examples=250, deadline=None)
 @given(CONDITIONS, USER, st.booleans())
@@ -298,6 +301,7 @@ def naive_matches(
     return found
 
 
+@pytest.mark.proves("M-6")
 @pytest.mark.feature("topic.correlation-filter", "topic.action")
 @settings(max_examples=120, deadline=None)
 @given(RULES, st.lists(st.integers(1, 12), max_size=6), st.lists(USER, min_size=1, max_size=4))

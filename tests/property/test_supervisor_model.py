@@ -2,10 +2,11 @@
 
 The world is strict: a store that two brokers are asked to run, a kill without diagnostics or an
 order to a process that is not there fails the test on the spot.  In the end everything that is
-wrong stops, and every store must get home.  (A-4, E-15)
+wrong stops, and every store must get home.
 """
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -22,6 +23,8 @@ from twinbus.host.brokers.supervisor import (
     Supervisor,
 )
 from twinbus.limits import BROKER_BEAT_MS, BROKER_PAUSE_MS_MAX, BROKER_WELL_MS
+
+pytestmark = pytest.mark.proves("A-4", "E-15")
 
 NONE = -1
 

@@ -9,6 +9,7 @@ in their dead-letter queues too, each with the number that the topic gave it.
 import random
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -23,6 +24,8 @@ from twinbus.entities.message import NEVER_MS
 from twinbus.entities.queue import Queue
 from twinbus.entities.rule_descriptions import RuleDescription
 from twinbus.testing.disk import CrashMode
+
+pytestmark = pytest.mark.proves("M-3", "M-6")
 
 SUBJECTS = ("red", "blue")
 NUMBERS = (0, 1, 5)

@@ -214,9 +214,10 @@ class World:
             assert found_in(self.harness.store) == self.model
 
 
+@pytest.mark.proves("M-7")
 @pytest.mark.feature("transaction.commit")
 @pytest.mark.parametrize("seed", range(20))
-def test_random_transactions(seed: int) -> None:  # M-7
+def test_random_transactions(seed: int) -> None:
     world = World(seed)
     world.live(40)
     assert min(world.ends["commit"], world.ends["abort"], world.ends["copy"]) > 0
@@ -247,9 +248,10 @@ def commit_until_cut(earlier: int, operations: int) -> tuple[SimDisk, Model, Mod
     return disk, world.model, after, bool(results)
 
 
+@pytest.mark.proves("M-7")
 @pytest.mark.feature("transaction.crash")
 @pytest.mark.parametrize("earlier", [0, *range(14, 22)])
-def test_power_cut_at_every_point_of_a_commit(earlier: int) -> None:  # M-7
+def test_power_cut_at_every_point_of_a_commit(earlier: int) -> None:
     operations = 0
     told = False
     seen_before = seen_after = 0

@@ -1,4 +1,4 @@
-"""Every claim against every operation, on a real server: no claim, no entry (M-12).
+"""Every claim against every operation, on a real server: no claim, no entry.
 
 Proton speaks plain AMQP here, so that tokens of any making can be put and links be tried that the
 official SDK would not even open.
@@ -20,6 +20,8 @@ from twinbus.config import Identity, RuleConfig, store_identity
 from twinbus.gateway.access.shared_access import LISTEN, MANAGE, SEND
 from twinbus.server.http.access import TOKEN_LEEWAY_S
 from twinbus.testing.server import ServerProcess
+
+pytestmark = pytest.mark.proves("M-12")
 
 ROOT = RuleConfig("RootManageSharedAccessKey", "root-secret-1", "root-secret-2")
 SENDING = RuleConfig("sending", "sending-secret-1", "sending-secret-2", ("Send",))
@@ -187,8 +189,9 @@ def check_everything(connection: Any, rights: frozenset[str]) -> None:
         assert status == (400 if right in rights else 401), operation
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.parametrize("case", CLAIMS, ids=lambda case: case.name)
-def test_claim(server: ServerProcess, connection: Any, case: Claim) -> None:  # M-12
+def test_claim(server: ServerProcess, connection: Any, case: Claim) -> None:
     status = put_token(connection, case.token(), case.audience)
     names_orders = case.audience.lower() in (ENTITY, "sb://x/")
     if case.rights:
@@ -199,12 +202,14 @@ def test_claim(server: ServerProcess, connection: Any, case: Claim) -> None:  # 
     assert http_status(server, case.token()) == (200 if MANAGE in case.rights else 401)
 
 
-def test_amqp_gives_an_expired_token_no_second_more(connection: Any) -> None:  # M-12
+@pytest.mark.proves("M-12")
+def test_amqp_gives_an_expired_token_no_second_more(connection: Any) -> None:
     assert put_token(connection, claim("", ALL, expires_in_s=-1).token(), ENTITY) == 401
     check_everything(connection, frozenset())
 
 
-def test_token_for_a_queue_cannot_be_put_for_the_namespace(connection: Any) -> None:  # M-12
+@pytest.mark.proves("M-12")
+def test_token_for_a_queue_cannot_be_put_for_the_namespace(connection: Any) -> None:
     assert put_token(connection, claim("", ALL).token(), "sb://h/") == 401
     check_everything(connection, frozenset())
 
@@ -215,7 +220,8 @@ def http_status(server: ServerProcess, token: str) -> int:
         return client.getresponse().status
 
 
-def test_no_claim_at_all(connection: Any) -> None:  # M-12
+@pytest.mark.proves("M-12")
+def test_no_claim_at_all(connection: Any) -> None:
     check_everything(connection, frozenset())
 
 
@@ -225,7 +231,8 @@ def test_strangers_do_not_learn_names(connection: Any) -> None:
             assert not may_attach(connection, role, address)
 
 
-def test_claim_for_one_queue_opens_no_other(connection: Any) -> None:  # M-12
+@pytest.mark.proves("M-12")
+def test_claim_for_one_queue_opens_no_other(connection: Any) -> None:
     token = claim("", ALL).token()
     assert put_token(connection, token, ENTITY) == 200
     for address in (
@@ -258,6 +265,7 @@ def test_sasl_plain_has_the_rights_of_its_rule(server: ServerProcess, rule: Rule
             check_everything(connection, frozenset(rights))
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.parametrize(
     "user, password",
     [
@@ -268,12 +276,13 @@ def test_sasl_plain_has_the_rights_of_its_rule(server: ServerProcess, rule: Rule
         (ROOT.name, "x" * 1_000),
     ],
 )
-def test_sasl_plain_refused(server: ServerProcess, user: str, password: str) -> None:  # M-12
+def test_sasl_plain_refused(server: ServerProcess, user: str, password: str) -> None:
     with pytest.raises(ConnectionException):
         connect(server, allowed_mechs="PLAIN", user=user, password=password)
 
 
-def test_live_link_ends_with_its_token_unless_renewed(server: ServerProcess) -> None:  # M-12
+@pytest.mark.proves("M-12")
+def test_live_link_ends_with_its_token_unless_renewed(server: ServerProcess) -> None:
     short = claim("", ALL, expires_in_s=3)
     with closing(connect(server)) as lapsing, closing(connect(server)) as renewed:
         for connection in (lapsing, renewed):

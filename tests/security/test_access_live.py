@@ -1,4 +1,4 @@
-"""Claims on live connections: how they end, and that they never change sides (M-12)."""
+"""Claims on live connections: how they end, and that they never change sides."""
 
 import asyncio
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from twinbus.config import Identity, RuleConfig, store_identity
 from twinbus.message.plain import data_section
 from twinbus.testing.server import ServerProcess
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.feature("access.sas")]
+pytestmark = [pytest.mark.proves("M-12"), pytest.mark.asyncio, pytest.mark.feature("access.sas")]
 
 UNAUTHORIZED: Final = "amqp:unauthorized-access"
 NEXT_SESSION: Final = {Symbol("com.microsoft:session-filter"): None}
@@ -54,7 +54,8 @@ def token(path: str, rule: RuleConfig = ROOT, lifetime_s: int = 300, host: str =
     return make_sas_token(f"sb://{host}/{path}", rule.name, rule.primary_key, expires_s)
 
 
-async def test_every_kind_of_link_ends_with_its_token(server: ServerProcess) -> None:  # M-12
+@pytest.mark.proves("M-12")
+async def test_every_kind_of_link_ends_with_its_token(server: ServerProcess) -> None:
     async with await RawConnection.tcp(server.port) as connection:
         for target in ("orders", "tickets", "news"):
             assert (
@@ -92,11 +93,12 @@ async def attached(
     return link
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("access.entity-rules")
 @pytest.mark.parametrize("change", ["removed", "key replaced", "entity deleted"])
 async def test_a_rule_that_is_gone_takes_its_links_along(
     server: ServerProcess, change: str
-) -> None:  # M-12
+) -> None:
     """New operations are refused at once, open links are detached within a second."""
     name = "ruled-" + change.replace(" ", "-")
     put(server, name, entity_document("Queue", {"Send": "own"}))
@@ -121,7 +123,8 @@ async def test_a_rule_that_is_gone_takes_its_links_along(
             assert await connection.ended(link) == UNAUTHORIZED
 
 
-async def test_a_rule_that_stays_keeps_its_links(server: ServerProcess) -> None:  # M-12
+@pytest.mark.proves("M-12")
+async def test_a_rule_that_stays_keeps_its_links(server: ServerProcess) -> None:
     """Another setting changes, another rule comes: nothing happens to those who are there."""
     put(server, "kept", entity_document("Queue", {"Send": "own"}))
     by_rule = token("kept", RuleConfig("own", "Send-secret-2", "x"))
@@ -134,8 +137,9 @@ async def test_a_rule_that_stays_keeps_its_links(server: ServerProcess) -> None:
         assert isinstance(await connection.send(link, data_section(b"")), Accepted)
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("entity.namespaces")
-async def test_a_connection_stays_with_its_namespace(server: ServerProcess) -> None:  # M-12
+async def test_a_connection_stays_with_its_namespace(server: ServerProcess) -> None:
     async with await RawConnection.tcp(server.port) as connection:
         assert await connection.put_token(token("orders"), "sb://x/orders") == 200
         assert await connection.put_token(token("orders", OTHER), "sb://x/orders") == 401
@@ -147,9 +151,10 @@ async def test_a_connection_stays_with_its_namespace(server: ServerProcess) -> N
         assert condition == "amqp:not-found"  # the second namespace has none
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("entity.namespaces")
 @pytest.mark.parametrize("host", ["second", "second.localhost", "SECOND.servicebus.windows.net:1"])
-async def test_the_host_of_the_connection_decides(server: ServerProcess, host: str) -> None:  # M-12
+async def test_the_host_of_the_connection_decides(server: ServerProcess, host: str) -> None:
     async with await RawConnection.tcp(server.port, hostname=host) as connection:
         assert await connection.put_token(token("orders"), "sb://x/orders") == 401
         assert await connection.put_token(token("orders", OTHER), "sb://x/orders") == 200
@@ -176,8 +181,9 @@ async def test_a_password_must_be_of_the_host_that_is_asked_for(server: ServerPr
                 await opening
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("entity.namespaces")
-async def test_a_password_of_one_and_the_host_of_another(server: ServerProcess) -> None:  # M-12
+async def test_a_password_of_one_and_the_host_of_another(server: ServerProcess) -> None:
     """The host comes after the password, and what else the client has said comes with it."""
     response = f"\0{ROOT.name}\0{ROOT.primary_key}".encode()
     connection = RawConnection("PLAIN", response, "second.localhost", early="orders")
@@ -190,7 +196,8 @@ async def test_a_password_of_one_and_the_host_of_another(server: ServerProcess) 
         assert await asyncio.wait_for(connection.closed, 20) == UNAUTHORIZED
 
 
-async def test_transactions_open_nothing(server: ServerProcess) -> None:  # M-7 M-12
+@pytest.mark.proves("M-7", "M-12")
+async def test_transactions_open_nothing(server: ServerProcess) -> None:
     """The control link needs no claim, and gives none."""
     async with await RawConnection.tcp(server.port) as connection:
         control = await attached(connection, "sender", "coordinator")
@@ -201,7 +208,8 @@ async def test_transactions_open_nothing(server: ServerProcess) -> None:  # M-7 
         assert await connection.request("orders/$management", peek, {}) == UNAUTHORIZED
 
 
-async def test_send_via_needs_the_right_on_both(server: ServerProcess) -> None:  # M-7 M-12
+@pytest.mark.proves("M-7", "M-12")
+async def test_send_via_needs_the_right_on_both(server: ServerProcess) -> None:
     via = {Symbol("com.microsoft:transfer-destination-address"): "payments"}
     for put_for in (("orders",), ("payments",), ("orders", "payments")):
         async with await RawConnection.tcp(server.port) as connection:
@@ -211,10 +219,9 @@ async def test_send_via_needs_the_right_on_both(server: ServerProcess) -> None: 
             assert condition == ("" if len(put_for) == 2 else UNAUTHORIZED)
 
 
+@pytest.mark.proves("M-7", "M-12")
 @pytest.mark.parametrize("lapsing", ["orders", "payments"])
-async def test_send_via_ends_with_either_token(
-    server: ServerProcess, lapsing: str
-) -> None:  # M-7 M-12
+async def test_send_via_ends_with_either_token(server: ServerProcess, lapsing: str) -> None:
     via = {Symbol("com.microsoft:transfer-destination-address"): "payments"}
     async with await RawConnection.tcp(server.port) as connection:
         for target in ("orders", "payments"):

@@ -24,7 +24,7 @@ from twinbus.server.amqp.management import node
 from twinbus.server.http.access import TOKEN_LEEWAY_S
 from twinbus.testing.server import ServerProcess
 
-pytestmark = pytest.mark.feature("access.matrix")
+pytestmark = [pytest.mark.proves("M-12"), pytest.mark.feature("access.matrix")]
 
 UNAUTHORIZED: Final = "amqp:unauthorized-access"
 HOST: Final = "access.localhost"  # which of the two namespaces is meant
@@ -334,12 +334,11 @@ AMQP: Final = [each for each in OPERATIONS if not each.address.startswith("/")]
 HTTP: Final = [each for each in OPERATIONS if each.address.startswith("/")]
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.parametrize("transport", ["tcp", "websocket"])
 @pytest.mark.parametrize("credential", [None, *CREDENTIALS], ids=lambda each: each and each.name)
 @pytest.mark.asyncio
-async def test_amqp(
-    server: ServerProcess, credential: Credential | None, transport: str
-) -> None:  # M-12
+async def test_amqp(server: ServerProcess, credential: Credential | None, transport: str) -> None:
     async with connected(server, credential, transport) as connection:
         wrong = [
             check(
@@ -352,8 +351,9 @@ async def test_amqp(
     assert not [text for text in wrong if text]
 
 
+@pytest.mark.proves("M-11", "M-12")
 @pytest.mark.parametrize("credential", [None, *CREDENTIALS], ids=lambda each: each and each.name)
-def test_http(server: ServerProcess, credential: Credential | None) -> None:  # M-11 M-12
+def test_http(server: ServerProcess, credential: Credential | None) -> None:
     wrong: list[str] = []
     for operation in HTTP:
         token = None if credential is None else credential.token(operation.target)

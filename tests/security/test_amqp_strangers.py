@@ -1,4 +1,4 @@
-"""Who has put no token makes the server keep little, over AMQP too (M-11, M-12).
+"""Who has put no token makes the server keep little, over AMQP too.
 
 Anybody may open a connection, and attach to the nodes on which tokens are put and requests refused.
 What he sends there ends the connection when it gets to be more than a token would be.
@@ -22,7 +22,7 @@ from twinbus.limits import FRAME_SIZE_BYTES_MAX, STRANGER_BYTES_MAX, STRANGERS_B
 from twinbus.message.plain import Properties, encode_message, value_section
 from twinbus.testing.server import ServerProcess
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.proves("M-11", "M-12"), pytest.mark.asyncio]
 
 TOO_MUCH = "amqp:resource-limit-exceeded"
 WAIT_S = 20.0

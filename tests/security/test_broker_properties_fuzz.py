@@ -1,8 +1,9 @@
-"""Anything as BrokerProperties, as a property or as a batch: a message or a clear no (M-11)."""
+"""Anything as BrokerProperties, as a property or as a batch: a message or a clear no."""
 
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,8 @@ from twinbus.server.http.rest.messages import (
     read_batch,
     read_message,
 )
+
+pytestmark = pytest.mark.proves("M-11")
 
 NOW_MS = 1_800_000_000_000
 IDS = MessageIds(1)

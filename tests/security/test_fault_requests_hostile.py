@@ -1,8 +1,9 @@
-"""Anything at all as a fault: an answer of one sentence, or a fault that can be cleared (M-11)."""
+"""Anything at all as a fault: an answer of one sentence, or a fault that can be cleared."""
 
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from twinbus.gateway.directory.directory import Directory, Entity, Part
 from twinbus.gateway.faults.faults import Faults
 from twinbus.gateway.faults.kinds import KINDS
 from twinbus.server.http.operations.faults import read_wanted
+
+pytestmark = pytest.mark.proves("M-11")
 
 SENTENCE_CHARS_MAX = 400
 NOW = Now(0, 0)

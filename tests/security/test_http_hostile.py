@@ -1,4 +1,4 @@
-"""Any bytes as HTTP: an answer or a closed connection, and the server lives on (M-11)."""
+"""Any bytes as HTTP: an answer or a closed connection, and the server lives on."""
 
 import random
 import socket
@@ -15,6 +15,8 @@ from twinbus.clock import SystemClock
 from twinbus.limits import HTTP_BODY_BYTES_MAX, HTTP_HEAD_BYTES_MAX, HTTP_REQUEST_DURATION_S_MAX
 from twinbus.server.http.atom.feeds import ATOM, SERVICE_BUS
 from twinbus.testing.server import ServerProcess
+
+pytestmark = pytest.mark.proves("M-11")
 
 SOCKET_DURATION_S = 30.0
 
@@ -162,7 +164,8 @@ def test_hostile_values_stay_text(server: ServerProcess) -> None:
         assert shown.properties["UserMetadata"] == value
 
 
-def test_no_entry_without_a_token(server: ServerProcess) -> None:  # M-12
+@pytest.mark.proves("M-12")
+def test_no_entry_without_a_token(server: ServerProcess) -> None:
     paths = (
         b"/q",
         b"/$namespaceinfo",
@@ -178,7 +181,8 @@ def test_no_entry_without_a_token(server: ServerProcess) -> None:  # M-12
             assert status_of(exchange(server, head % (method, path))) == 401
 
 
-def test_what_a_message_holds_stays_where_it_belongs(server: ServerProcess) -> None:  # M-11
+@pytest.mark.proves("M-11")
+def test_what_a_message_holds_stays_where_it_belongs(server: ServerProcess) -> None:
     server.create_queue("held")
     broker = b'{"Label":"a\\r\\nX-Evil: yes","ContentType":"text/html"}'
     head = (
@@ -199,6 +203,7 @@ def test_what_a_message_holds_stays_where_it_belongs(server: ServerProcess) -> N
     assert b'Raw: "\\u00ff\\u00fe"' in headers
 
 
+@pytest.mark.proves("M-11")
 @pytest.mark.parametrize(
     "broker, status",
     [
@@ -213,9 +218,7 @@ def test_what_a_message_holds_stays_where_it_belongs(server: ServerProcess) -> N
     ],
     ids=["deep", "deeper", "long", "too long", "for ever", "digits", "type", "bytes"],
 )
-def test_hostile_broker_properties(
-    server: ServerProcess, broker: bytes, status: int
-) -> None:  # M-11
+def test_hostile_broker_properties(server: ServerProcess, broker: bytes, status: int) -> None:
     head = (
         b"POST /hostile/messages HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"
         b"Authorization: %s\r\nBrokerProperties: %s\r\nContent-Length: 0\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Who has no key makes the server keep nothing: the token comes before the body (M-11, M-12).
+"""Who has no key makes the server keep nothing: the token comes before the body.
 
 Plain sockets against a real server: what goes over the wire, and when, is the point.
 """
@@ -20,6 +20,8 @@ from twinbus.clock import SystemClock
 from twinbus.limits import HTTP_BODY_BYTES_MAX, STRANGER_BYTES_MAX, STRANGERS_BYTES_MAX
 from twinbus.server.http.access import TOKEN_LEEWAY_S
 from twinbus.testing.server import ServerProcess
+
+pytestmark = pytest.mark.proves("M-11", "M-12")
 
 CONNECTIONS = 300
 WAIT_S = 30.0

@@ -1,4 +1,4 @@
-"""The page under attack: foreign sites, strangers, hostile messages, too much of all (M-11)."""
+"""The page under attack: foreign sites, strangers, hostile messages, too much of all."""
 
 import json
 import socket
@@ -20,7 +20,7 @@ from twinbus.pairing.reporting import Destination
 from twinbus.server.http.page.messages import read_change
 from twinbus.testing.server import ServerProcess
 
-pytestmark = pytest.mark.feature("page.hostile")
+pytestmark = [pytest.mark.proves("M-11"), pytest.mark.feature("page.hostile")]
 
 EVIL = "<img src=x onerror=alert(1)>\u202e\u0007"
 STRANGER = "bus.example"  # a name that is not this machine's

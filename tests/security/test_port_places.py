@@ -1,6 +1,6 @@
 """Thousands of channels are for clients; what strangers can make of them is bounded.
 
-And what clients do with them at once, byte by byte, on a real port (M-17).
+And what clients do with them at once, byte by byte, on a real port.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from twinbus.clock import SystemClock
 from twinbus.limits import CHANNELS_MAX, PLACES_FREE, STRANGER_PLACES_MAX
 from twinbus.testing.server import ServerProcess
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.proves("M-17"), pytest.mark.asyncio]
 
 WAIT_S: Final = 20.0
 AT_A_TIME: Final = 200  # sessions, whose answers a stranger may have unread
@@ -115,13 +115,15 @@ async def put_tokens(server: ServerProcess, count: int) -> None:
         assert condition == "amqp:unauthorized-access"
 
 
+@pytest.mark.proves("M-17")
 async def test_a_connection_has_a_token_for_each_of_its_links(server: ServerProcess) -> None:
-    """M-17: .NET puts one for every entity; there may be thousands."""
+    """.NET puts one for every entity; there may be thousands."""
     await put_tokens(server, 1_100)
 
 
+@pytest.mark.proves("M-17")
 async def test_channels_are_used_again_in_the_same_breath(server: ServerProcess) -> None:
-    """M-17: detach, end and the next begin, without waiting for anything in between."""
+    """Detach, end and the next begin, without waiting for anything in between."""
     keys = ConnectionString.parse(server.connection_string)
     init = SaslInit("PLAIN", f"\0{keys.key_name}\0{keys.key}".encode(), "localhost")
     hello = SASL_HEADER + sasl_frame(init) + AMQP_HEADER

@@ -1,4 +1,4 @@
-"""TLS of a user's own, TLS only, and clients that prove themselves by certificate (M-12)."""
+"""TLS of a user's own, TLS only, and clients that prove themselves by certificate."""
 
 import asyncio
 import datetime as dt
@@ -29,6 +29,8 @@ from twinbus.client.sas import make_sas_token
 from twinbus.clock import SystemClock
 from twinbus.launch import ServerFailed
 from twinbus.testing.server import ServerProcess
+
+pytestmark = pytest.mark.proves("M-12")
 
 UNAUTHORIZED: Final = "amqp:unauthorized-access"
 
@@ -126,6 +128,7 @@ async def may(connection: RawConnection) -> set[str]:
     return rights
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("access.mutual-tls")
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
@@ -134,7 +137,7 @@ async def may(connection: RawConnection) -> set[str]:
 )
 async def test_a_client_has_the_rights_of_its_name(
     server: ServerProcess, authority: Authority, name: str, rights: set[str]
-) -> None:  # M-12
+) -> None:
     tls = trusting(authority, authority.issue(name))
     async with await RawConnection.tcp(server.port, tls, mechanism="EXTERNAL") as connection:
         assert await may(connection) == rights
@@ -142,42 +145,42 @@ async def test_a_client_has_the_rights_of_its_name(
         assert await may(connection) == set()  # who does not ask for it does not get it
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("access.mutual-tls")
 @pytest.mark.asyncio
 @pytest.mark.parametrize("names", [("unknown",), ("APP",), (), ("app", "boss"), ("app ",)])
 async def test_a_name_without_rights(
     server: ServerProcess, authority: Authority, names: tuple[str, ...]
-) -> None:  # M-12
+) -> None:
     tls = trusting(authority, authority.issue(*names))
     with pytest.raises(Refused):
         await RawConnection.tcp(server.port, tls, mechanism="EXTERNAL")
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("access.mutual-tls")
 @pytest.mark.asyncio
-async def test_external_without_a_certificate(
-    server: ServerProcess, authority: Authority
-) -> None:  # M-12
+async def test_external_without_a_certificate(server: ServerProcess, authority: Authority) -> None:
     for tls in (None, trusting(authority)):
         with pytest.raises(Refused):
             await RawConnection.tcp(server.port, tls, mechanism="EXTERNAL")
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("access.mutual-tls")
 @pytest.mark.asyncio
 async def test_a_certificate_of_strangers(
     server: ServerProcess, authority: Authority, stranger: Authority
-) -> None:  # M-12
+) -> None:
     tls = trusting(authority, stranger.issue("app"))
     with pytest.raises((ssl.SSLError, ConnectionError, Refused)):
         await RawConnection.tcp(server.port, tls, mechanism="EXTERNAL")
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("access.mutual-tls")
 @pytest.mark.asyncio
-async def test_links_end_with_the_certificate(
-    server: ServerProcess, authority: Authority
-) -> None:  # M-12
+async def test_links_end_with_the_certificate(server: ServerProcess, authority: Authority) -> None:
     tls = trusting(authority, authority.issue("app", lifetime_s=4))
     async with await RawConnection.tcp(server.port, tls, mechanism="EXTERNAL") as connection:
         link, condition = await connection.attach("sender", "orders")
@@ -185,8 +188,9 @@ async def test_links_end_with_the_certificate(
         assert await connection.ended(link) == UNAUTHORIZED
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("access.mutual-tls")
-def test_proton_by_certificate(server: ServerProcess, authority: Authority) -> None:  # M-12
+def test_proton_by_certificate(server: ServerProcess, authority: Authority) -> None:
     domain = SSLDomain(SSLDomain.MODE_CLIENT)
     certificate, key = authority.issue("app")
     domain.set_credentials(str(certificate), str(key), None)
@@ -202,11 +206,12 @@ def test_proton_by_certificate(server: ServerProcess, authority: Authority) -> N
             connection.create_receiver("orders")
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("entity.namespaces")
 @pytest.mark.asyncio
 async def test_the_name_asked_for_by_tls_decides(
     server: ServerProcess, authority: Authority
-) -> None:  # M-12
+) -> None:
     """A client that says nothing in AMQP: the queue is in the first namespace only."""
     tls = trusting(authority, authority.issue("app"))
     for asked, condition in (("localhost", ""), ("second.localhost", "amqp:not-found")):
@@ -215,8 +220,9 @@ async def test_the_name_asked_for_by_tls_decides(
             assert (await connection.attach("sender", "orders"))[1] == condition
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("access.tls")
-def test_our_own_certificate(server: ServerProcess, authority: Authority) -> None:  # M-12
+def test_our_own_certificate(server: ServerProcess, authority: Authority) -> None:
     """Nothing is made beside it, and nobody is told to trust anything else."""
     with closing(socket.create_connection(("127.0.0.1", server.port))) as plain:
         wrapped = trusting(authority).wrap_socket(plain, server_hostname="localhost")
@@ -235,8 +241,9 @@ def test_our_own_certificate(server: ServerProcess, authority: Authority) -> Non
     ]
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("access.tls")
-def test_tls_only(tmp_path: Path, authority: Authority) -> None:  # M-12
+def test_tls_only(tmp_path: Path, authority: Authority) -> None:
     certificate, key = authority.issue("server")
     arguments = ["--certificate", str(certificate), "--certificate-key", str(key)]
     arguments += ["--require-tls"]

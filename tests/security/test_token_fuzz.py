@@ -1,4 +1,4 @@
-"""Tokens and entity paths of any making: refused, or opening just what they should (M-12)."""
+"""Tokens and entity paths of any making: refused, or opening just what they should."""
 
 import http.client
 import re
@@ -28,6 +28,8 @@ from twinbus.gateway.directory.addresses import parse_address
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces
 from twinbus.testing.server import ServerProcess
+
+pytestmark = pytest.mark.proves("M-12")
 
 NOW_S = 1_800_000_000
 LATER_S = NOW_S + 3600
@@ -109,9 +111,10 @@ PIECES = st.sampled_from(
 PATHS = st.lists(PIECES, max_size=7).map("".join) | st.text(max_size=30)
 
 
+@pytest.mark.proves("M-12")
 @settings(max_examples=400)
 @given(st.data())
-def test_a_changed_token_opens_nothing_more(data: st.DataObject) -> None:  # M-12
+def test_a_changed_token_opens_nothing_more(data: st.DataObject) -> None:
     """Cut, doubled, swapped, spelled in another way: refused, or still the same token."""
     text = GOOD
     for _ in range(data.draw(st.integers(1, 3))):
@@ -130,9 +133,10 @@ def test_a_changed_token_opens_nothing_more(data: st.DataObject) -> None:  # M-1
     assert (grant.scope, grant.rights, grant.expires_s) == ("orders", RIGHTS, LATER_S)
 
 
+@pytest.mark.proves("M-12")
 @settings(max_examples=400)
 @given(PATHS, PATHS)
-def test_a_token_for_any_path(made_for: str, audience: str) -> None:  # M-12
+def test_a_token_for_any_path(made_for: str, audience: str) -> None:
     """The grant never reaches beyond what the token was made for."""
     token = make_sas_token(f"sb://host/{made_for}", "own", "own key", LATER_S)
     try:
@@ -144,9 +148,10 @@ def test_a_token_for_any_path(made_for: str, audience: str) -> None:  # M-12
         assert not grant.allows(LISTEN, name, NOW_S)
 
 
+@pytest.mark.proves("M-12")
 @settings(max_examples=600)
 @given(PATHS)
-def test_an_address_that_is_allowed_is_the_entity_meant(path: str) -> None:  # M-12
+def test_an_address_that_is_allowed_is_the_entity_meant(path: str) -> None:
     """Who may use one queue finds no other by any spelling of its name."""
     token = make_sas_token("sb://host/orders", "own", "own key", LATER_S)
     _, grant = NAMESPACES.check_token(token, "sb://host/orders", None, NOW_S)

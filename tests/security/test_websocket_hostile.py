@@ -1,4 +1,4 @@
-"""WebSockets from peers that mean no good: a clean end, bounded memory, others served (M-10)."""
+"""WebSockets from peers that mean no good: a clean end, bounded memory, others served."""
 
 import random
 import socket
@@ -15,6 +15,8 @@ from tests.security.memory import memory_bytes
 from twinbus.certificates import ca_certificate
 from twinbus.limits import OUTPUT_BUFFER_BYTES_MAX
 from twinbus.testing.server import ServerProcess
+
+pytestmark = pytest.mark.proves("M-10")
 
 HANDSHAKE_S = 1.0
 SOCKET_DURATION_S = 30.0
@@ -105,10 +107,11 @@ class Peer:
         return 0
 
 
+@pytest.mark.proves("M-10")
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("path", [b"", b"/"], ids=["bare", "slash"])
 @pytest.mark.parametrize("name", [b"AMQPWSB10", b"amqp", b"x, amqp"])
-def test_opening(server: ServerProcess, path: bytes, name: bytes, tls: bool) -> None:  # M-10
+def test_opening(server: ServerProcess, path: bytes, name: bytes, tls: bool) -> None:
     with Peer(server, HEAD % (path, name), tls=tls) as peer:
         assert peer.head.startswith(b"HTTP/1.1 101 ")
         peer.send(BytesMessage(data=SASL_HEADER))

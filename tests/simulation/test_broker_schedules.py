@@ -360,8 +360,9 @@ def copies(queue: Queue, subject: str, body: bytes) -> list[Copy]:
     return made
 
 
+@pytest.mark.proves("M-1", "M-2", "M-6", "M-8")
 @pytest.mark.parametrize("part", range(PARTS))
-def test_no_schedule_loses_or_resurrects(part: int) -> None:  # M-1, M-2, M-6, M-8
+def test_no_schedule_loses_or_resurrects(part: int) -> None:
     for seed in range(part, SCHEDULES, PARTS):
         try:
             Schedule(seed).run()

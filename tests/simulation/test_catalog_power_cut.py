@@ -14,6 +14,8 @@ from twinbus.errors import Unavailable
 from twinbus.storage.catalog import CatalogFile
 from twinbus.testing.disk import CrashMode, PowerCut, SimDisk
 
+pytestmark = pytest.mark.proves("E-12")
+
 STEPS = 60
 State = dict[str, tuple[str, str, tuple[int, ...]]]
 
@@ -71,8 +73,9 @@ def run_until_cut(seed: int, operations: int) -> tuple[SimDisk, Workload]:
     return disk, workload
 
 
+@pytest.mark.proves("E-12")
 @pytest.mark.parametrize("seed", [1, 2])
-def test_power_cut_at_every_operation(seed: int) -> None:  # E-12
+def test_power_cut_at_every_operation(seed: int) -> None:
     whole, _ = run_until_cut(seed, 1 << 30)
     assert whole.operation_count >= 2 * STEPS
     for operations in range(whole.operation_count):

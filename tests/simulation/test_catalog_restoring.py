@@ -33,6 +33,8 @@ from twinbus.links.store_link import StoreLink
 from twinbus.storage.catalog import CatalogFile
 from twinbus.testing.disk import CrashMode, SimDisk
 
+pytestmark = pytest.mark.proves("E-12")
+
 STORES = 3
 QUEUE = QueueDescription(enable_partitioning=True, max_size_megabytes=1_024)
 TOPIC = TopicDescription(enable_partitioning=True, max_size_megabytes=1_024)

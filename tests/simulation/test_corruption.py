@@ -15,6 +15,8 @@ from twinbus.errors import LogDamaged
 from twinbus.storage.verify import verify
 from twinbus.testing.disk import SimDisk
 
+pytestmark = pytest.mark.proves("M-3")
+
 KINDS = ["bit flip", "zeroed page", "cut short", "lost file", "chunk copied", "garbage"]
 
 

@@ -1,7 +1,7 @@
 """Schedules of a pair: random outages, slow answers, cancelled calls and forced failovers.
 
 Several senders on several entities, both policies, intervals down to 0, in simulated time.  While
-the schedule runs the judge holds (P-7 … P-10, P-13):
+the schedule runs the judge holds:
 
 - a send fails only if the way that was open did: never both closed while one works
 - every message that was taken is in one place; twice only where an answer was lost, with one key
@@ -25,6 +25,8 @@ from tests.simulation.pairing_world import Health, Place, Sender, World
 from twinbus.pairing.core import Pairing, PairSettings
 from twinbus.pairing.events import State
 from twinbus.pairing.options import Policy
+
+pytestmark = pytest.mark.proves("P-7", "P-10", "P-13")
 
 SCHEDULES = 100_000 if os.environ.get("TWINBUS_TEST_SIZE") == "nightly" else 2_000
 PARTS = 20  # of a test each, so that a failure does not hide the rest

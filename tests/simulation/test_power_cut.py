@@ -3,7 +3,7 @@
 What is synced is there, what is not may be there or not, in any combination; the fault model is
 stated in `twinbus.testing.disk`.  Whatever is found, the store opens and holds the state of the
 last finished commit or of the one in flight: nothing lost, nothing back from the dead, nothing
-invented.  What is true only together (M-10) is whole or not there at all.
+invented.  What is true only together is whole or not there at all.
 """
 
 import random
@@ -19,6 +19,8 @@ from twinbus.entities.message import NewMessage
 from twinbus.storage.log import numbered
 from twinbus.storage.store import Store
 from twinbus.testing.disk import CrashMode, PowerCut, SimDisk
+
+pytestmark = pytest.mark.proves("M-3", "M-10")
 
 STEPS = 1_000
 PARTS = 4
@@ -126,9 +128,10 @@ def groups_in(store: Store, name: str) -> set[bytes]:
     return {body.partition(b":")[0] for body in bodies if body.startswith(b"group ")}
 
 
+@pytest.mark.proves("M-10")
 @pytest.mark.parametrize("seed", range(2))
 def test_what_is_true_only_together_is_whole_or_not_there(seed: int) -> None:
-    """M-10: at every operation and in every mode; also where a group needs a new segment."""
+    """At every operation and in every mode; also where a group needs a new segment."""
     whole = SimDisk()
     write_groups(whole, seed)
     seen = set()

@@ -15,6 +15,8 @@ from azure.servicebus.exceptions import (
 from tests.simulation.syphon_world import BacklogQueue, Destination, World, down
 from twinbus.pairing.syphon import DESTINATION_NOT_FOUND, TOO_LARGE
 
+pytestmark = pytest.mark.proves("P-14", "P-15", "C-2")
+
 HOUR_S = 3600.0
 SCHEDULES = range(2_000 if os.environ.get("TWINBUS_TEST_SIZE") == "nightly" else 12)
 
@@ -26,9 +28,10 @@ def world_of(queues: int, *paths: str, seed: int = 0) -> World:
     return world
 
 
+@pytest.mark.proves("C-2")
 @pytest.mark.parametrize(("hours", "receives"), [(1, 40), (24, 960)])
 def test_receives_of_idle_queues(hours: int, receives: int) -> None:
-    """C-2: 10 idle queues, one syphon: 40 an hour, 960 a day, and nothing else at all."""
+    """10 idle queues, one syphon: 40 an hour, 960 a day, and nothing else at all."""
     world = world_of(10)
     world.start()
     world.run(hours * HOUR_S - 1.0)
@@ -47,8 +50,9 @@ def test_a_thousand_messages_in_one_go() -> None:
     assert syphon.moved == {"backlog/0": 1000}
 
 
+@pytest.mark.proves("P-14")
 def test_a_destination_that_is_down_holds_up_nobody() -> None:
-    """P-14: 2,000 messages for it come first, those for the other arrive within the minute."""
+    """2,000 messages for it come first, those for the other arrive within the minute."""
     world = world_of(1, "down", "up")
     world.destinations["down"].error = down()
     for number in range(2000):
@@ -164,9 +168,10 @@ def check_order(world: World) -> None:
                 last[queue, session_id] = int(number)
 
 
+@pytest.mark.proves("P-14")
 @pytest.mark.parametrize("seed", SCHEDULES)
 def test_order_of_sessions_with_one_syphon(seed: int) -> None:
-    """P-14: destinations go up and down, answers get lost; order per session stays."""
+    """Destinations go up and down, answers get lost; order per session stays."""
     world = world_of(2, "q", "r", seed=seed)
     world.send_s = slow_at_times(world.chance)
     for destination in world.destinations.values():
@@ -179,9 +184,10 @@ def test_order_of_sessions_with_one_syphon(seed: int) -> None:
     check_order(world)
 
 
+@pytest.mark.proves("P-15")
 @pytest.mark.parametrize("seed", SCHEDULES)
 def test_several_syphons_that_crash(seed: int) -> None:
-    """P-15: killed before and after any step, between send and complete too: none lost or twice."""
+    """Killed before and after any step, between send and complete too: none lost or twice."""
     world = world_of(2, "q", "r", seed=1000 + seed)
     world.send_s = slow_at_times(world.chance)
     world.crash_chance = 0.05

@@ -24,6 +24,8 @@ from twinbus.pipeline.jobs.file_layout import HadoopFiles, LocalFiles, hour_fold
 from twinbus.pipeline.jobs.replay import Replay, ReplaySettings
 from twinbus.testing.server import ServerProcess
 
+pytestmark = pytest.mark.proves("D-3")
+
 WAIT_S = 5
 DEADLINE_S = 200
 
@@ -90,11 +92,12 @@ def captured(directory: Path, column: str = "message_id") -> Counter[str]:
     return Counter(found.to_table(columns=[column]).column(0).to_pylist())
 
 
+@pytest.mark.proves("D-3")
 @pytest.mark.feature("pipeline.capture")
 def test_a_capture_whose_driver_is_killed_has_every_message_once(
     spark: SparkSession, bus: ServerProcess, sdk: ServiceBusClient, tmp_path: Path
 ) -> None:
-    """D-3: kill -9 in the middle, while the bus deletes what is captured: no gap, no copy."""
+    """Kill -9 in the middle, while the bus deletes what is captured: no gap, no copy."""
     bus.create_queue("watched")
     send(sdk, "watched", [ServiceBusMessage(b"x", message_id=f"m{n}") for n in range(400)])
     directory = tmp_path / "captured"
@@ -128,11 +131,12 @@ def test_a_capture_whose_driver_is_killed_has_every_message_once(
         assert folder.startswith("entity=watched/date=20")
 
 
+@pytest.mark.proves("D-3")
 @pytest.mark.feature("pipeline.capture", "pipeline.replay")
 def test_captured_compacted_and_replayed(
     spark: SparkSession, bus: ServerProcess, sdk: ServiceBusClient, cli: Cli, tmp_path: Path
 ) -> None:
-    """D-3: what is received in the end is what was sent, in order, wherever it was meanwhile."""
+    """What is received in the end is what was sent, in order, wherever it was meanwhile."""
     bus.create_queue("orders", requires_session=True)
     bus.create_queue("again", requires_session=True)
     directory = tmp_path / "captured"
@@ -191,11 +195,12 @@ def replay_all(spark: SparkSession, settings: ReplaySettings) -> dict[str, int]:
     return dict(sent)
 
 
+@pytest.mark.proves("D-3")
 @pytest.mark.feature("pipeline.replay")
 def test_a_replay_keeps_a_rate_or_leaves_the_pace_to_the_bus(
     spark: SparkSession, bus: ServerProcess, sdk: ServiceBusClient, tmp_path: Path
 ) -> None:
-    """D-3: rate limit, time shift, target mapping, and any format that Spark has."""
+    """Rate limit, time shift, target mapping, and any format that Spark has."""
     for queue in ("left", "right", "slow", "later"):
         bus.create_queue(queue)
     for queue, first in (("left", 0), ("right", 0), ("right", 15)):

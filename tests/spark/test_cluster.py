@@ -120,10 +120,11 @@ def received(bus: ServerProcess, queue: str) -> list[str]:
     return bodies
 
 
+@pytest.mark.proves("D-7")
 def test_source_and_sink_on_a_cluster(
     master: str, home: SparkHome, bus: ServerProcess, orders: str
 ) -> None:
-    """D-7: a driver outside, two workers, both of which take part."""
+    """A driver outside, two workers, both of which take part."""
     bus.create_queue("copies")
     driver = [sys.executable, str(HERE / "cluster_driver.py"), master, orders, "copies"]
     told = json.loads(run(driver, environment(home, bus)).splitlines()[-1])
@@ -132,10 +133,11 @@ def test_source_and_sink_on_a_cluster(
     assert sorted(received(bus, "copies")) == sorted(f"order {n}" for n in range(COUNT))
 
 
+@pytest.mark.proves("D-7")
 def test_spark_submit_takes_the_same_arguments(
     home: SparkHome, bus: ServerProcess, orders: str
 ) -> None:
-    """D-7: as docs/operating/spark.md has it."""
+    """As docs/operating/spark.md has it."""
     variables = environment(home, bus)
     submit = [
         str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),

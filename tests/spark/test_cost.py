@@ -18,7 +18,7 @@ STARTED_MS = parse_iso("2026-10-28T00:00:00Z")
 ENTITIES = ("orders", "Topic/Subscriptions/a", "", "main/x-servicebus-transfer/0", "<b>é")
 SHARED = ("rows", "total", "pairing", "currency", "prices_date", "months")
 
-pytestmark = pytest.mark.feature("pipeline.cost")
+pytestmark = [pytest.mark.proves("D-5"), pytest.mark.feature("pipeline.cost")]
 
 
 def meter(data: Path, namespace: str, seed: int) -> None:
@@ -47,6 +47,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict[str, Any]
     return document, captured.err
 
 
+@pytest.mark.proves("D-5")
 def test_the_same_answer_as_cost_show(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -69,10 +70,11 @@ def test_the_same_answer_as_cost_show(
         assert "1 damaged lines" in said and "1 damaged lines" in also_said
 
 
+@pytest.mark.proves("D-5")
 def test_namespaces_together_with_details_and_a_page(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """D-5: per day, namespace, entity and kind; pairing apart."""
+    """Per day, namespace, entity and kind; pairing apart."""
     for place, namespace in enumerate(("primary", "secondary")):
         meter(tmp_path / namespace, namespace, seed=place)
     data = [word for name in ("primary", "secondary") for word in ("--data", str(tmp_path / name))]

@@ -35,7 +35,7 @@ from twinbus.testing.server import ServerProcess
 DEAD = ServiceBusSubQueue.DEAD_LETTER
 WAIT_S = 5
 
-pytestmark = pytest.mark.feature("pipeline.dead-letters")
+pytestmark = [pytest.mark.proves("D-6"), pytest.mark.feature("pipeline.dead-letters")]
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +94,11 @@ def ids(
         return [str(each.message_id) for each in receiver.peek_messages(250)]
 
 
+@pytest.mark.proves("D-6")
 def test_dead_letters_are_shown_resubmitted_and_exported(
     spark: SparkSession, bus: ServerProcess, sdk: ServiceBusClient, tmp_path: Path
 ) -> None:
-    """D-6: exactly the selection, once, and everything else stays as it is."""
+    """Exactly the selection, once, and everything else stays as it is."""
     shown(spark, bus)
 
     # Back to where they were: past duplicate detection, without the reason, once.
@@ -165,10 +166,11 @@ def exported(spark: SparkSession, bus: ServerProcess, tmp_path: Path) -> None:
         export(found, str(tmp_path / "kept"), "parquet")
 
 
+@pytest.mark.proves("D-6")
 def test_dead_letters_moved_elsewhere_are_there_once_after_a_crash(
     spark: SparkSession, bus: ServerProcess, sdk: ServiceBusClient
 ) -> None:
-    """D-6: a run that died between sending and deleting is made good by the next one."""
+    """A run that died between sending and deleting is made good by the next one."""
     selection = chosen(letters(spark, bus, "post"), "message_id <> 'p0'", None)
     row = selection.where("message_id = 'p2'").collect()[0]
     key = resending_key("dead letters sent again", row["position"])

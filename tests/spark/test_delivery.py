@@ -1,4 +1,4 @@
-"""The proof: source → sink loses nothing and sends nothing twice, whoever dies (D-1, D-2).
+"""The proof: source → sink loses nothing and sends nothing twice, whoever dies.
 
 Drivers in processes of their own, with all their Spark, are killed with -9 at random moments and
 started again from their checkpoints; a Python worker is killed; the bus is killed and comes back.
@@ -39,7 +39,10 @@ BUS_KILLS = 4 if NIGHTLY else 1
 RUNS_MAX = 30
 RUN_DURATION_S_MAX = 240.0
 
-pytestmark = pytest.mark.feature("pipeline.source", "pipeline.sink")
+pytestmark = [
+    pytest.mark.proves("D-1", "D-2"),
+    pytest.mark.feature("pipeline.source", "pipeline.sink"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -185,10 +188,11 @@ def judge(bus: ServerProcess, queue: str) -> None:
         assert rows == sorted(rows), f"{queue}: session {name} is out of order"
 
 
+@pytest.mark.proves("D-1", "D-2")
 @pytest.mark.slow
 @pytest.mark.timeout(2_400 if NIGHTLY else 600)
 def test_nothing_is_lost_and_nothing_comes_twice(stage: ServerProcess, tmp_path: Path) -> None:
-    """D-1, D-2: kill -9 of the driver, of a Python worker and of the bus."""
+    """Kill -9 of the driver, of a Python worker and of the bus."""
     chance = random.Random(SEED)
     kinds = ["driver"] * DRIVER_KILLS + ["worker"] * WORKER_KILLS + ["bus"] * BUS_KILLS
     # How much has been moved when each of them falls; the last batches are left alone.

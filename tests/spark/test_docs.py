@@ -1,4 +1,4 @@
-"""What the README and the pages about Spark show works as it stands there (D-1 … D-7).
+"""What the README and the pages about Spark show works as it stands there.
 
 Code of a page is executed, and commands are run in this process, in the session that is there:
 every command that is shown, none else.  Only places, times and what would not end are replaced.
@@ -21,6 +21,8 @@ from twinbus.cli.main import main
 from twinbus.client.admin import SUBSCRIPTION, TOPIC
 from twinbus.pairing import PairedServiceBusClient
 from twinbus.testing.server import ServerProcess
+
+pytestmark = pytest.mark.proves("D-1", "D-7")
 
 ROOT = Path(__file__).parents[2]
 HOW_TO = ROOT / "docs" / "how-to"
@@ -123,6 +125,7 @@ def bodies(sdk: ServiceBusClient, queue: str, count: int) -> list[str]:
 # --- source and sink ------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("D-1")
 @pytest.mark.feature("pipeline.source", "pipeline.sink")
 def test_the_readme(
     spark: SparkSession, bus: ServerProcess, sdk: ServiceBusClient, tmp_path: Path
@@ -137,6 +140,7 @@ def test_the_readme(
     assert sorted(bodies(sdk, "copies", 20)) == sorted(f"order {number}" for number in range(20))
 
 
+@pytest.mark.proves("D-1", "D-7")
 @pytest.mark.feature("pipeline.source", "pipeline.sink", "pipeline.running")
 def test_the_reference_and_programs_of_your_own(
     spark: SparkSession, bus: ServerProcess, sdk: ServiceBusClient, tmp_path: Path
@@ -159,6 +163,7 @@ def test_the_reference_and_programs_of_your_own(
 # --- the commands ---------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("D-3")
 @pytest.mark.feature("pipeline.capture", "pipeline.replay")
 def test_capture_and_replay(
     spark: SparkSession, sdk: ServiceBusClient, cli: Cli, tmp_path: Path
@@ -201,6 +206,7 @@ def test_capture_and_replay(
         assert bodies(sdk, "news-test", 1) == ["d"]
 
 
+@pytest.mark.proves("D-6")
 @pytest.mark.feature("pipeline.dead-letters")
 def test_dead_letters(sdk: ServiceBusClient, cli: Cli, tmp_path: Path) -> None:
     """D-6"""
@@ -252,11 +258,12 @@ class Unreliable:
             self._send(ServiceBusMessage("x", message_id="from nowhere"))
 
 
+@pytest.mark.proves("D-4")
 @pytest.mark.feature("pipeline.reconcile")
 def test_reconcile(
     spark: SparkSession, bus: ServerProcess, sdk: ServiceBusClient, cli: Cli, tmp_path: Path
 ) -> None:
-    """D-4: the program that writes a ledger, and the output that the page begins with."""
+    """The program that writes a ledger, and the output that the page begins with."""
     page = HOW_TO / "reconcile.md"
     [shown] = [block for block in blocks(page, "") if block.startswith("$ twinbus")]
     shown = shown.replace("10,000", "1,000")  # a tenth is enough to see it
@@ -283,6 +290,7 @@ def test_reconcile(
     cli(placed(running, {"sent.parquet": sent}), "--allow", "lost", code=3)
 
 
+@pytest.mark.proves("D-2")
 @pytest.mark.feature("pipeline.syphon")
 def test_a_large_backlog(
     bus: ServerProcess,
@@ -291,7 +299,7 @@ def test_a_large_backlog(
     cli: Cli,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """D-2: with nothing but what the page says is needed."""
+    """With nothing but what the page says is needed."""
     strings = (bus.connection_string, secondary.connection_string)
     with PairedServiceBusClient.from_connection_strings(*strings) as pair:
         pair.force_failover()
@@ -308,6 +316,7 @@ def test_a_large_backlog(
     assert sorted(bodies(sdk, "orders", 50)) == sorted(f"order {number}" for number in range(50))
 
 
+@pytest.mark.proves("D-5")
 @pytest.mark.feature("pipeline.cost")
 def test_cost(
     bus: ServerProcess, secondary: ServerProcess, sdk: ServiceBusClient, cli: Cli, tmp_path: Path

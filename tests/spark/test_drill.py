@@ -37,7 +37,7 @@ CHUNK_COUNT = 5_000
 # What stands for a message's number in a template; as long as every number that is put there.
 HOLE = "0000000"
 
-pytestmark = pytest.mark.feature("pipeline.syphon")
+pytestmark = [pytest.mark.proves("D-2"), pytest.mark.feature("pipeline.syphon")]
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +189,7 @@ def settled(stage: Stage) -> int:
             return left
 
 
+@pytest.mark.proves("P-15", "D-2", "D-4")
 def test_everything_is_killed_in_turn(
     bus: ServerProcess,
     secondary: ServerProcess,
@@ -196,7 +197,7 @@ def test_everything_is_killed_in_turn(
     request: pytest.FixtureRequest,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """D-2, D-4, P-15: 0 lost, 0 duplicated, in order."""
+    """0 lost, 0 duplicated, in order."""
     create_entities(bus)
     stage = Stage(bus, secondary, QUEUES)
     fill(stage, COUNT, tmp_path / "sent.jsonl")

@@ -47,6 +47,7 @@ def left(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.proves("D-2", "D-4", "D-5")
 def test_a_whole_drill(tmp_path: Path) -> None:
     """D-2, D-4, D-5 in one command: nothing lost, nothing twice, sessions in order, priced."""
     scratch = tmp_path / "scratch"

@@ -30,7 +30,7 @@ STARTED = datetime(2026, 11, 16, 10, tzinfo=UTC)
 ODD = ("", "null", "NULL", "Ä", "A\u0308", "ä", " x ", "a,b", 'say "hi"', "back\\slash", "tab\t",
        "two\nlines", "<script>", "{}", "'; --", "😀", "\u200b", "%2F", "0", "00")  # fmt: skip
 
-pytestmark = pytest.mark.feature("pipeline.reconcile")
+pytestmark = [pytest.mark.proves("D-4"), pytest.mark.feature("pipeline.reconcile")]
 
 
 @dataclass
@@ -150,6 +150,7 @@ def found_in(details: Path, kind: str) -> Counter[str]:
     return Counter({each["message_id"]: each.get("count", 1) for each in rows})
 
 
+@pytest.mark.proves("D-4")
 @pytest.mark.parametrize("form", ["json", "foreign", "capture"])
 def test_exactly_what_was_planted(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path, form: str
@@ -182,10 +183,11 @@ def test_exactly_what_was_planted(
     assert 0 < said["total"]["latency_ms"]["p50"] < said["total"]["latency_ms"]["max"] < 500
 
 
+@pytest.mark.proves("D-4")
 def test_a_report_with_plots(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """D-4: one file, in which hostile ids stay text."""
+    """One file, in which hostile ids stay text."""
     rows = [row(number, f"<script>{number}") for number in range(30)]
     later = [dict(each, time=each["time"] + timedelta(seconds=each["order"])) for each in rows]
     page = tmp_path / "report.html"
@@ -200,6 +202,7 @@ def test_a_report_with_plots(
     assert text.count("<svg") == 4, "over time, percentiles, histogram, entities"
 
 
+@pytest.mark.proves("D-4")
 def test_nothing_wrong_is_exit_code_0(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -217,10 +220,11 @@ def test_nothing_wrong_is_exit_code_0(
     assert (code, said["total"]["duplicated"], said["clean"]) == (0, 1, True)
 
 
+@pytest.mark.proves("D-4")
 def test_rows_without_an_id_are_counted_and_match_nothing(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """D-4: lines that were torn when somebody was killed among them."""
+    """Lines that were torn when somebody was killed among them."""
     sent, arrived = tmp_path / "sent.jsonl", tmp_path / "arrived.jsonl"
     sent.write_text('{"message_id": 7}\n{"message_id": null}\n{}\n{"message_id": "torn", "bo')
     arrived.write_text('{"message_id": "7"}\n{"message_id": null}\n')
@@ -232,10 +236,11 @@ def test_rows_without_an_id_are_counted_and_match_nothing(
     assert said["total"]["altered"] is said["total"]["out_of_order"] is None
 
 
+@pytest.mark.proves("D-4")
 def test_an_empty_side_is_an_error(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """D-4: a wrong path must not look like a total loss, nor like a success."""
+    """A wrong path must not look like a total loss, nor like a success."""
     full, empty = tmp_path / "full.jsonl", tmp_path / "empty.jsonl"
     full.write_text('{"message_id": "a"}\n')
     empty.touch()
@@ -254,8 +259,9 @@ def test_an_empty_side_is_an_error(
         assert (code, reason in said["error"]) == (1, True), said
 
 
+@pytest.mark.proves("D-4")
 def test_copies_and_bodies_are_multisets(spark: SparkSession) -> None:
-    """D-4: of each id the bodies sent, those that arrived, and what is said of it."""
+    """Of each id the bodies sent, those that arrived, and what is said of it."""
     cases: dict[str, tuple[Sequence[str | None], list[str], tuple[int, int, int]]] = {
         "as it was": (["a"], ["a"], (0, 0, 0)),
         "another body": (["a"], ["b"], (0, 0, 1)),
@@ -287,6 +293,7 @@ def sdk(bus: ServerProcess) -> Iterator[ServiceBusClient]:
         yield client
 
 
+@pytest.mark.proves("D-4")
 def test_an_entity_is_a_ledger_too(
     spark: SparkSession,
     bus: ServerProcess,
@@ -294,7 +301,7 @@ def test_an_entity_is_a_ledger_too(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """D-4: what waits in a queue, and in its dead-letter queue, against what an SDK sent."""
+    """What waits in a queue, and in its dead-letter queue, against what an SDK sent."""
     bus.create_queue("ledgered", requires_session="true")
     messages = [
         ServiceBusMessage(f"body {n}", message_id=f"m-{n}", session_id=f"s-{n % 2}")

@@ -18,8 +18,9 @@ def where_am_i(numbers: object) -> list[tuple[str, str]]:
     return [(sys.executable, pyspark.__file__)]
 
 
+@pytest.mark.proves("D-7")
 def test_workers_run_this_python_with_the_installed_pyspark(spark: SparkSession) -> None:
-    """D-7.  From `pyspark.zip`, every worker would compile pyspark anew."""
+    """From `pyspark.zip`, every worker would compile pyspark anew."""
     [(python, package)] = spark.sparkContext.parallelize([1], 1).mapPartitions(where_am_i).collect()
     assert python == sys.executable
     assert package.endswith("/site-packages/pyspark/__init__.py")
@@ -39,7 +40,8 @@ def test_the_environment_is_left_alone(spark: SparkSession) -> None:
     assert not [value for value in os.environ.values() if "/twinbus/spark-" in value]
 
 
+@pytest.mark.proves("D-7")
 def test_the_source_is_known(spark: SparkSession) -> None:
-    """D-7: nothing to register; what is missing is said in words."""
+    """Nothing to register; what is missing is said in words."""
     with pytest.raises(Exception, match="connectionString"):
         spark.read.format("servicebus").load().collect()

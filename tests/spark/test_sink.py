@@ -72,8 +72,8 @@ def count_of(bus: ServerProcess, queue: str) -> int:
     return sum(partition.count for partition in partitions)
 
 
+@pytest.mark.proves("D-1")
 def test_every_column_reaches_a_receiver(spark: SparkSession, bus: ServerProcess) -> None:
-    # D-1
     bus.create_queue("columns", requires_session=True)
     columns = {
         "message_id": "m1",
@@ -107,10 +107,11 @@ def test_every_column_reaches_a_receiver(spark: SparkSession, bus: ServerProcess
     assert found.application_properties == {b"colour": b"red"}
 
 
+@pytest.mark.proves("D-1")
 def test_a_stream_sends_what_it_has_read_and_nothing_again(
     spark: SparkSession, bus: ServerProcess, tmp_path: Path
 ) -> None:
-    """D-1: a read row can be written as it is; a batch whose commit was lost is sent once."""
+    """A read row can be written as it is; a batch whose commit was lost is sent once."""
     for queue in ("from", "to"):
         bus.create_queue(queue)
     ids = spark.range(500).selectExpr("cast(id as string) message_id", "'x' body")
@@ -126,10 +127,11 @@ def test_a_stream_sends_what_it_has_read_and_nothing_again(
     assert count_of(bus, "to") == 0
 
 
+@pytest.mark.proves("D-1")
 def test_rows_with_positions_are_sent_once_by_any_query(
     spark: SparkSession, bus: ServerProcess, tmp_path: Path
 ) -> None:
-    """D-1: even by a query that has lost its checkpoint, and by a batch beside it."""
+    """Even by a query that has lost its checkpoint, and by a batch beside it."""
     for queue in ("positions", "once"):
         bus.create_queue(queue)
     write(spark.range(300).selectExpr("cast(id as string) body"), bus, entityPath="positions")
@@ -141,8 +143,8 @@ def test_rows_with_positions_are_sent_once_by_any_query(
     assert count_of(bus, "once") == 300
 
 
+@pytest.mark.proves("D-1")
 def test_each_row_goes_to_its_destination(spark: SparkSession, bus: ServerProcess) -> None:
-    # D-1
     for queue in ("even", "odd"):
         bus.create_queue(queue)
     rows = spark.range(100, numPartitions=2).selectExpr(

@@ -18,7 +18,7 @@ from twinbus.client.admin import SUBSCRIPTION, TOPIC
 from twinbus.pipeline.schema import COLUMNS
 from twinbus.testing.server import ServerProcess
 
-pytestmark = pytest.mark.feature("pipeline.source")
+pytestmark = [pytest.mark.proves("D-1"), pytest.mark.feature("pipeline.source")]
 
 
 @pytest.fixture(scope="module")

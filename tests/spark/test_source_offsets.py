@@ -22,7 +22,7 @@ from twinbus.testing.server import ServerProcess
 
 IDS = StructType([StructField("message_id", StringType())])
 
-pytestmark = pytest.mark.feature("pipeline.source")
+pytestmark = [pytest.mark.proves("D-1"), pytest.mark.feature("pipeline.source")]
 
 
 @pytest.fixture(scope="module")
@@ -222,10 +222,11 @@ def test_offsets_of_something_else_are_refused(bus: ServerProcess) -> None:
         ServiceBusDataSource({**given, **strange}).reader(IDS).partitions()
 
 
+@pytest.mark.proves("D-1")
 def test_a_partition_that_is_down_is_left_out_of_a_stream_but_not_of_a_batch(
     bus: ServerProcess, client: ServiceBusClient
 ) -> None:
-    """D-1: its messages come when it is back; a batch read, which cannot wait, says so."""
+    """Its messages come when it is back; a batch read, which cannot wait, says so."""
     bus.create_queue("holes", enable_partitioning=True)
     keys = {hash_key(f"key {each}"): f"key {each}" for each in range(100)}
     with client.get_queue_sender("holes") as sender:

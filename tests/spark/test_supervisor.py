@@ -89,6 +89,7 @@ class Run:
         )
 
 
+@pytest.mark.proves("D-7")
 def test_a_query_that_fails_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     """D-7"""
     run = Run(spark, tmp_path, "ServerBusy")
@@ -97,6 +98,7 @@ def test_a_query_that_fails_goes_on(spark: SparkSession, tmp_path: Path) -> None
     assert run.rows == ROWS
 
 
+@pytest.mark.proves("D-7")
 def test_a_queue_that_is_not_there_ends_it(spark: SparkSession, tmp_path: Path) -> None:
     """D-7"""
     run = Run(spark, tmp_path, "EntityNotFound")

@@ -24,7 +24,7 @@ from twinbus.testing.server import ServerProcess
 
 COUNT = 400
 
-pytestmark = pytest.mark.feature("pipeline.syphon")
+pytestmark = [pytest.mark.proves("D-2"), pytest.mark.feature("pipeline.syphon")]
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +82,11 @@ def set_status(server: ServerProcess, queue: str, status: EntityStatus) -> None:
         administration.update_queue(found)
 
 
+@pytest.mark.proves("P-11", "P-14", "D-2", "C-2")
 def test_a_backlog_of_every_kind_goes_home(
     spark: SparkSession, primary: ServerProcess, secondary: ServerProcess, tmp_path: Path
 ) -> None:
-    """D-2, P-11, P-14, C-2: each once, unchanged, in order; what cannot be delivered says why."""
+    """Each once, unchanged, in order; what cannot be delivered says why."""
     stage = Stage(primary, secondary)
     stage.fill(COUNT)
     message = ServiceBusMessage("x").raw_amqp_message
@@ -119,10 +120,11 @@ def test_a_backlog_of_every_kind_goes_home(
     assert {row[0]: row[1] for row in kept} == {"moved": COUNT, "dead_lettered": 6}
 
 
+@pytest.mark.proves("D-2")
 def test_a_destination_that_is_down_for_a_while(
     spark: SparkSession, primary: ServerProcess, secondary: ServerProcess, tmp_path: Path
 ) -> None:
-    """D-2: others pass by, its messages are held, and come when it is back, in their order."""
+    """Others pass by, its messages are held, and come when it is back, in their order."""
     primary.create_queue("late", requires_session=True)
     stage = Stage(primary, secondary)
     text = secondary.connection_string
@@ -170,6 +172,7 @@ def test_a_destination_that_is_down_for_a_while(
     assert [str(each) for each in found] == [f"{number}" for number in range(40)]
 
 
+@pytest.mark.proves("D-2")
 def test_the_command_tells_by_its_exit_code(
     spark: SparkSession,
     primary: ServerProcess,
@@ -177,7 +180,7 @@ def test_the_command_tells_by_its_exit_code(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """D-2: 1 when patience ends and something is left, 0 when a later run has brought it home.
+    """1 when patience ends and something is left, 0 when a later run has brought it home.
 
     The later one reads the backlog as any Service Bus can be read.
     """

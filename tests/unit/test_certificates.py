@@ -56,9 +56,10 @@ def serial(data_dir: Path, name: str) -> int:
     return x509.load_pem_x509_certificate((data_dir / "tls" / name).read_bytes()).serial_number
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1", "bus.example"])
 def test_clients_that_trust_the_ca_connect(tmp_path: Path, host: str) -> None:
-    """M-12: TLS."""
+    """TLS."""
     server = server_context(tmp_path, "bus.example")
     client = ssl.create_default_context(cafile=ca_certificate(tmp_path))
     handshake(server, client, host)

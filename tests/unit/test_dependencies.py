@@ -186,59 +186,88 @@ def twinbus_targets(module: str, names: list[str]) -> set[str]:
     return {parts[1]} if len(parts) > 1 else set(names) - WHO_WE_ARE
 
 
-@pytest.mark.parametrize("path", sources(), ids=named)
-def test_rooms(path: Path) -> None:
-    room = room_of(path)
-    if room in OUTERMOST:
-        return  # the outermost shells; what they must not do is below
-    may = MAY_IMPORT[room] | {room} | EXCEPTIONS.get(named(path), set())
-    for line, module, names in imports(path):
-        extra = twinbus_targets(module, names) - may
-        assert not extra, f"line {line}: {room} must not know {', '.join(sorted(extra))}"
+Complaints = Iterator[tuple[Path, int, str]]  # file, line, what is wrong there
 
 
-@pytest.mark.parametrize("path", sources(), ids=named)
-def test_nobody_imports_the_outermost_rooms(path: Path) -> None:
-    room = room_of(path)
-    for line, module, names in imports(path):
-        targets = twinbus_targets(module, names)
-        assert "cli" not in targets or room in {"cli", "__main__"}, f"line {line}: imports cli"
-        assert "testing" not in targets or room == "testing", f"line {line}: imports testing"
+def check(complaints: Complaints) -> None:
+    """Nobody complains; whoever does is told with file and line."""
+    told = [f"{named(path)}, line {line}: {text}" for path, line, text in complaints]
+    assert not told, "\n".join(told)
 
 
-@pytest.mark.parametrize("path", sources(), ids=named)
-def test_the_world_stays_outside(path: Path) -> None:
-    room = room_of(path)
-    for line, module, names in imports(path):
-        top = module.split(".")[0]
-        if room in PURE:
-            assert top not in IMPURE_MODULES, f"line {line}: {room} is pure, {top} is not"
-        if room in PURE | {"storage"} and module == "twinbus.clock":
-            assert names == ["Now"], f"line {line}: {room} is handed the time, it reads no clock"
-        if room == "storage" and path.name not in {"disk.py", "ring.py"}:
-            assert top not in FILE_MODULES, f"line {line}: only storage/disk.py touches files"
-        if top == "asyncio":
-            may = room in MAY_USE_ASYNCIO or named(path) in ASYNCIO_SHELLS
-            may = may or named(path).startswith("pairing/aio/")
-            assert may, f"line {line}: asyncio lives in the shells"
+def test_rooms() -> None:
+    def complaints() -> Complaints:
+        for path in sources():
+            room = room_of(path)
+            if room in OUTERMOST:
+                continue  # the outermost shells; what they must not do is below
+            may = MAY_IMPORT[room] | {room} | EXCEPTIONS.get(named(path), set())
+            for line, module, names in imports(path):
+                extra = twinbus_targets(module, names) - may
+                if extra:
+                    yield path, line, f"{room} must not know {', '.join(sorted(extra))}"
+
+    check(complaints())
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "pairing").rglob("*.py")), ids=named)
-def test_pairing_decides_without_the_world(path: Path) -> None:
+def test_nobody_imports_the_outermost_rooms() -> None:
+    def complaints() -> Complaints:
+        for path in sources():
+            room = room_of(path)
+            for line, module, names in imports(path):
+                targets = twinbus_targets(module, names)
+                if "cli" in targets and room not in {"cli", "__main__"}:
+                    yield path, line, "imports cli"
+                if "testing" in targets and room != "testing":
+                    yield path, line, "imports testing"
+
+    check(complaints())
+
+
+def test_the_world_stays_outside() -> None:
+    def complaints() -> Complaints:
+        for path in sources():
+            room = room_of(path)
+            for line, module, names in imports(path):
+                top = module.split(".")[0]
+                if room in PURE and top in IMPURE_MODULES:
+                    yield path, line, f"{room} is pure, {top} is not"
+                if room in PURE | {"storage"} and module == "twinbus.clock" and names != ["Now"]:
+                    yield path, line, f"{room} is handed the time, it reads no clock"
+                is_disk = room != "storage" or path.name in {"disk.py", "ring.py"}
+                if not is_disk and top in FILE_MODULES:
+                    yield path, line, "only storage/disk.py touches files"
+                may = room in MAY_USE_ASYNCIO or named(path) in ASYNCIO_SHELLS
+                may = may or named(path).startswith("pairing/aio/")
+                if top == "asyncio" and not may:
+                    yield path, line, "asyncio lives in the shells"
+
+    check(complaints())
+
+
+def complaints_about_pairing(path: Path) -> Complaints:
     name = path.relative_to(PACKAGE / "pairing").as_posix()
     is_async = name.startswith("aio/")
     is_shell = is_async or name.startswith("blocking/") or name == "__init__.py"
     for line, module, names in imports(path):
         top = module.split(".")[0]
-        if module.startswith("twinbus.entities"):
-            assert module == "twinbus.entities.partitions", f"line {line}: only the hash of keys"
-        if not is_shell:
-            assert top not in PAIRING_PURE_NEVER, f"line {line}: {name} is pure, {top} is not"
-            assert top != "random" or not names, f"line {line}: chance is handed in"
-            assert ".aio" not in module, f"line {line}: {name} knows no loop"
-            assert "pairing.blocking" not in module, f"line {line}: {name} knows no shell"
-        assert top != "asyncio" or is_async, f"line {line}: asyncio lives in pairing/aio"
-        assert top != "threading" or not is_async, f"line {line}: the async shell has no threads"
+        if module.startswith("twinbus.entities") and module != "twinbus.entities.partitions":
+            yield path, line, "only the hash of keys"
+        if top in PAIRING_PURE_NEVER and not is_shell:
+            yield path, line, f"it is pure, {top} is not"
+        if top == "random" and names and not is_shell:
+            yield path, line, "chance is handed in"
+        if (".aio" in module or "pairing.blocking" in module) and not is_shell:
+            yield path, line, "it knows no shell"
+        if top == "asyncio" and not is_async:
+            yield path, line, "asyncio lives in pairing/aio"
+        if top == "threading" and is_async:
+            yield path, line, "the async shell has no threads"
+
+
+def test_pairing_decides_without_the_world() -> None:
+    for path in sorted((PACKAGE / "pairing").rglob("*.py")):
+        check(complaints_about_pairing(path))
 
 
 def test_the_shells_of_pairing_mirror_each_other() -> None:

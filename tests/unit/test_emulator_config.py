@@ -1,4 +1,4 @@
-"""The Config.json of Microsoft's emulator, and JSON with lines (M-9)."""
+"""The Config.json of Microsoft's emulator, and JSON with lines."""
 
 import json
 from pathlib import Path
@@ -17,6 +17,8 @@ from twinbus.entities.descriptions import (
 from twinbus.entities.rule_descriptions import RuleDescription
 from twinbus.errors import ConfigError
 from twinbus.json_lines import NESTING_MAX, parse
+
+pytestmark = pytest.mark.proves("M-9")
 
 WHOLE = """\
 {
@@ -103,8 +105,9 @@ WHOLE = """\
 """
 
 
+@pytest.mark.proves("E-1")
 @pytest.mark.feature("entity.partitions")
-def test_partitions_are_declared() -> None:  # E-1
+def test_partitions_are_declared() -> None:
     entities = [{"Name": "e", "Properties": {"EnablePartitioning": True}}]
     namespaces = [{"Name": "a", "Queues": entities}, {"Name": "b", "Topics": entities}]
     text = json.dumps({"UserConfig": {"Namespaces": namespaces}})

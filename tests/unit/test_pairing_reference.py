@@ -11,6 +11,8 @@ from twinbus.pairing import errors, events
 from twinbus.pairing.classification import table
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 
+pytestmark = pytest.mark.proves("P-8")
+
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "pairing.md").read_text()
 
 
@@ -18,9 +20,10 @@ def section(title: str) -> str:
     return PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
+@pytest.mark.proves("P-8")
 @pytest.mark.feature("pairing.failover")
 def test_the_table_of_errors() -> None:
-    """P-8: every exception of the SDK, under both policies."""
+    """Every exception of the SDK, under both policies."""
     rows = re.findall(
         r"^\| `(\w+)` \| (\w+) \| (\w+) \|$", section("What an error does"), re.MULTILINE
     )
@@ -53,8 +56,9 @@ def test_every_error() -> None:
     assert rows == ours
 
 
+@pytest.mark.proves("P-2")
 def test_every_option() -> None:
-    """P-2: each option stands there with its default."""
+    """Each option stands there with its default."""
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \| ", section("Options"), re.MULTILINE))
     parameters = inspect.signature(SendAvailabilityPairedNamespaceOptions).parameters
     options = {

@@ -4,10 +4,8 @@ import ast
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "twinbus"
@@ -112,8 +110,17 @@ def test_the_repository_is_seen() -> None:
     assert len(MARKDOWN) > 5
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=named)
-def test_python_file(path: Path) -> None:
+def check(faults_of: Callable[[Path], list[str]], paths: list[Path]) -> None:
+    """No file has a fault; whichever has is told with its name."""
+    told = [f"{named(path)}: {fault}" for path in paths for fault in faults_of(path)]
+    assert not told, "\n".join(told)
+
+
+def test_python_files() -> None:
+    check(faults_of_python, PYTHON)
+
+
+def faults_of_python(path: Path) -> list[str]:
     text = path.read_text()
     tree = ast.parse(text)
     faults = []
@@ -131,7 +138,7 @@ def test_python_file(path: Path) -> None:
         for number, line in enumerate(text.splitlines(), start=1)
         if UNFINISHED.search(line) or MACHINE_PATHS.search(line)
     ]
-    assert not faults, "\n".join(faults)
+    return faults
 
 
 def test_no_file_is_too_long() -> None:
@@ -166,8 +173,11 @@ def test_no_room_is_crowded() -> None:
     assert not crowded
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=named)
-def test_source_file(path: Path) -> None:
+def test_source_files() -> None:
+    check(faults_of_source, SOURCES)
+
+
+def faults_of_source(path: Path) -> list[str]:
     faults = []
     for node in ast.walk(ast.parse(path.read_text())):
         line = f"line {getattr(node, 'lineno', 0)}: "
@@ -187,11 +197,14 @@ def test_source_file(path: Path) -> None:
             if allowed(path, MAY_USE_MARSHAL):
                 unsafe -= {"marshal"}
             faults += [f"{line}{name} is unsafe to read" for name in sorted(unsafe)]
-    assert not faults, "\n".join(faults)
+    return faults
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=named)
-def test_one_word_per_thing(path: Path) -> None:
+def test_one_word_per_thing() -> None:
+    check(wrong_words, SOURCES)
+
+
+def wrong_words(path: Path) -> list[str]:
     names = {path.stem: 1}
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -204,17 +217,24 @@ def test_one_word_per_thing(path: Path) -> None:
             for word in words
             if word in BANNED_WORDS
         ]
-    assert not faults, "\n".join(faults)
+    return faults
 
 
-@pytest.mark.parametrize("path", MARKDOWN, ids=named)
-def test_markdown_file(path: Path) -> None:
+def test_markdown_files() -> None:
+    check(faults_of_markdown, MARKDOWN)
+
+
+def faults_of_markdown(path: Path) -> list[str]:
     text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
     titles = re.findall(r"^# .+$", text, flags=re.MULTILINE)
-    assert len(titles) == 1, f"one title, not {titles}"
-    assert text.startswith("# "), "the title comes first"
-    assert not UNFINISHED.search(text)
-    assert not MACHINE_PATHS.search(text)
-    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
-        if "://" not in target:
-            assert (path.parent / target).exists(), f"the link to {target} leads nowhere"
+    faults = [] if len(titles) == 1 else [f"one title, not {titles}"]
+    if not text.startswith("# "):
+        faults.append("the title comes first")
+    if UNFINISHED.search(text) or MACHINE_PATHS.search(text):
+        faults.append("unfinished or machine-specific")
+    faults += [
+        f"the link to {target} leads nowhere"
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
+        if "://" not in target and not (path.parent / target).exists()
+    ]
+    return faults

@@ -78,8 +78,9 @@ def test_every_channel_can_have_its_session_and_none_above() -> None:
     assert closed_with(shell) == "amqp:connection:framing-error"
 
 
+@pytest.mark.proves("M-17")
 def test_link_and_session_closed_in_one_breath_and_the_channel_used_again() -> None:
-    """M-17: .NET sends detach and end without waiting, and begins on the same channel at once."""
+    """.NET sends detach and end without waiting, and begins on the same channel at once."""
     shell = opened(ServerPlaces())
     again = begin_frame(7) + attach_frame(RECEIVER, 0, "link", 7)
     shell.feed(again)

@@ -16,7 +16,7 @@ from twinbus.entities.descriptions import (
 from twinbus.entities.facts import MAIN
 from twinbus.entities.queue import Queue
 
-pytestmark = pytest.mark.feature("entity.auto-delete")
+pytestmark = [pytest.mark.proves("M-9"), pytest.mark.feature("entity.auto-delete")]
 
 MINUTE = 60_000
 IDLE = 5 * MINUTE
@@ -40,8 +40,9 @@ def test_an_idle_queue_goes_with_its_messages() -> None:
     assert list(restarted(bench).store.names) == ["kept"]
 
 
+@pytest.mark.proves("E-12")
 @pytest.mark.feature("entity.partitions")
-def test_a_partition_is_left_to_the_gateway() -> None:  # E-12
+def test_a_partition_is_left_to_the_gateway() -> None:
     """It alone sees whether the others are idle, too."""
     bench = BrokerHarness()
     description = replace(BRIEF, enable_partitioning=True)
@@ -108,7 +109,8 @@ def test_a_jump_of_the_clock_deletes_nothing() -> None:
     assert exists(bench, queue)
 
 
-def test_sources_and_targets_of_forwarding_are_never_idle() -> None:  # M-8
+@pytest.mark.proves("M-8")
+def test_sources_and_targets_of_forwarding_are_never_idle() -> None:
     bench = BrokerHarness()
     target = bench.create_queue("target", BRIEF)
     source = bench.create_queue("source", replace(BRIEF, forward_to="target"))
@@ -121,7 +123,8 @@ def test_sources_and_targets_of_forwarding_are_never_idle() -> None:  # M-8
     assert not exists(bench, target)
 
 
-def test_what_a_topic_puts_into_a_subscription_is_no_use_of_it() -> None:  # M-6
+@pytest.mark.proves("M-6")
+def test_what_a_topic_puts_into_a_subscription_is_no_use_of_it() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
     queue = bench.create_subscription(
@@ -134,7 +137,8 @@ def test_what_a_topic_puts_into_a_subscription_is_no_use_of_it() -> None:  # M-6
     assert topic.subscriptions == {}
 
 
-def test_a_topic_lives_while_a_subscription_is_used() -> None:  # M-6
+@pytest.mark.proves("M-6")
+def test_a_topic_lives_while_a_subscription_is_used() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic(description=TopicDescription(auto_delete_on_idle_ms=IDLE))
     queue = bench.create_subscription(topic, "one")

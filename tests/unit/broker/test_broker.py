@@ -33,7 +33,8 @@ from twinbus.limits import PEEK_RESPONSE_BYTES_MAX
 from twinbus.testing.disk import CrashMode, SimDisk
 
 
-def test_a_send_is_answered_only_when_it_is_durable() -> None:  # M-1
+@pytest.mark.proves("M-1")
+def test_a_send_is_answered_only_when_it_is_durable() -> None:
     bench = BrokerHarness()
     queue = bench.create_queue()
     command = bench.send(queue, b"one", b"two")
@@ -62,7 +63,8 @@ def test_who_waits_for_all_before_hears_after_those_who_were_answered() -> None:
     assert told == ["reply", "reply", "durable", "reply"]
 
 
-def test_a_message_is_not_delivered_before_it_is_durable() -> None:  # M-1
+@pytest.mark.proves("M-1")
+def test_a_message_is_not_delivered_before_it_is_durable() -> None:
     bench = BrokerHarness()
     queue = bench.create_queue()
     _, sink = bench.receiver(queue, credit=10)
@@ -76,7 +78,8 @@ def test_a_message_is_not_delivered_before_it_is_durable() -> None:  # M-1
     assert sink.bodies == [b"one"]
 
 
-def test_receive_and_delete_delivers_only_when_the_removal_is_durable() -> None:  # M-2
+@pytest.mark.proves("M-2")
+def test_receive_and_delete_delivers_only_when_the_removal_is_durable() -> None:
     bench = BrokerHarness()
     queue = bench.create_queue()
     bench.send(queue, b"one")
@@ -126,7 +129,8 @@ def test_a_refusal_needs_no_disk() -> None:
     assert bench.turn() is None  # nothing was stated
 
 
-def test_competing_receivers_share_the_load() -> None:  # M-1
+@pytest.mark.proves("M-1")
+def test_competing_receivers_share_the_load() -> None:
     bench = BrokerHarness()
     queue = bench.create_queue()
     sinks = [bench.receiver(queue, credit=500)[1] for _ in range(4)]
@@ -200,7 +204,8 @@ def test_a_drain_is_answered_after_everything_there_is() -> None:
     assert sink.drained_count == 1
 
 
-def test_an_expired_lock_brings_the_message_back_to_somebody_else() -> None:  # M-2
+@pytest.mark.proves("M-2")
+def test_an_expired_lock_brings_the_message_back_to_somebody_else() -> None:
     bench = BrokerHarness()
     queue = bench.create_queue(description=QueueDescription(lock_duration_ms=5_000))
     bench.send(queue, b"one")
@@ -221,7 +226,8 @@ def test_an_expired_lock_brings_the_message_back_to_somebody_else() -> None:  # 
     assert isinstance(reply.result[0], MessageLockLost)
 
 
-def test_a_scheduled_message_arrives_when_it_is_due_also_after_a_restart() -> None:  # M-3
+@pytest.mark.proves("M-3")
+def test_a_scheduled_message_arrives_when_it_is_due_also_after_a_restart() -> None:
     bench = BrokerHarness()
     queue = bench.create_queue()
     due = bench.clock.now().utc_ms + 60_000
@@ -258,7 +264,8 @@ def test_a_disabled_queue_takes_no_receivers() -> None:
         bench.receiver(queue)
 
 
-def test_a_full_disk_refuses_sends_while_receiving_goes_on() -> None:  # M-1
+@pytest.mark.proves("M-1")
+def test_a_full_disk_refuses_sends_while_receiving_goes_on() -> None:
     bench = BrokerHarness(SimDisk(capacity=SEGMENT_SIZE * 3))
     queue = bench.create_queue()
     taken = 0
@@ -294,12 +301,13 @@ def is_accepted(bench: BrokerHarness, queue: Queue, body: bytes) -> bool:
     return reply.error is None
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.parametrize("segments", [3, 4, 12])
 @pytest.mark.parametrize("is_deleted", [True, False])
 def test_a_disk_that_was_full_takes_sends_when_the_reason_is_gone(
     segments: int, is_deleted: bool
 ) -> None:
-    """M-3: also when what frees the room, a deletion or a few completions, takes few bytes."""
+    """Also when what frees the room, a deletion or a few completions, takes few bytes."""
     bench = BrokerHarness(SimDisk(capacity=SEGMENT_SIZE * segments))
     kept = bench.create_queue("kept")
     bench.send(kept, b"still here")
@@ -326,7 +334,8 @@ def test_a_disk_that_was_full_takes_sends_when_the_reason_is_gone(
     assert kept.counts().message_count == 1
 
 
-def test_after_a_failed_sync_nothing_is_answered() -> None:  # M-1
+@pytest.mark.proves("M-1")
+def test_after_a_failed_sync_nothing_is_answered() -> None:
     bench = BrokerHarness()
     queue = bench.create_queue()
     command = bench.send(queue, b"one")
@@ -340,7 +349,8 @@ def test_after_a_failed_sync_nothing_is_answered() -> None:  # M-1
     assert bench.reply_to(command) is None
 
 
-def test_peek_stops_at_its_size_and_repeating_reaches_everything() -> None:  # M-3
+@pytest.mark.proves("M-3")
+def test_peek_stops_at_its_size_and_repeating_reaches_everything() -> None:
     bench = BrokerHarness()
     queue = bench.create_queue()
     for _ in range(8):
@@ -364,7 +374,8 @@ def test_peek_stops_at_its_size_and_repeating_reaches_everything() -> None:  # M
     assert seen == list(range(1, 9))
 
 
-def test_too_many_abandons_end_in_the_dead_letter_queue() -> None:  # M-2
+@pytest.mark.proves("M-2")
+def test_too_many_abandons_end_in_the_dead_letter_queue() -> None:
     bench = BrokerHarness()
     queue = bench.create_queue(description=QueueDescription(max_delivery_count=3))
     bench.send(queue, b"poison")
@@ -382,7 +393,8 @@ def test_too_many_abandons_end_in_the_dead_letter_queue() -> None:  # M-2
     assert overlay.reason == "MaxDeliveryCountExceeded"
 
 
-def test_a_token_of_a_forgotten_lock_never_fits_again() -> None:  # M-2
+@pytest.mark.proves("M-2")
+def test_a_token_of_a_forgotten_lock_never_fits_again() -> None:
     bench = BrokerHarness()
     queue = bench.create_queue()
     bench.send(queue, b"one")

@@ -234,8 +234,9 @@ def test_delete_removes_what_is_chosen_and_free(
     assert [delivered.message.sequence_number for delivered in page.delivered] == left
 
 
+@pytest.mark.proves("M-1")
 def test_what_was_deleted_does_not_come_back(bench: BrokerHarness, mixed: Queue) -> None:
-    """M-1: the answer waits until it is durable; the power may go right after it."""
+    """The answer waits until it is durable; the power may go right after it."""
     asked(bench, DeleteMessages, mixed)
     again = restarted(bench)
     assert bodies(asked(again, Browse, found(again, "orders"))) == [b"locked"]
@@ -450,9 +451,10 @@ def test_a_waiting_receiver_gets_what_is_undeferred(bench: BrokerHarness) -> Non
 # --- resubmit ---------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("M-4")
 @pytest.mark.feature("ours.resubmit")
 def test_a_dead_letter_comes_back_as_a_new_message(bench: BrokerHarness) -> None:
-    """M-4: a new number, no deliveries, no reason; what was changed about it stays changed."""
+    """A new number, no deliveries, no reason; what was changed about it stays changed."""
     queue = bench.create_queue()
     send(bench, queue, new(b"a", time_to_live_ms=5_000, n=1), new(b"b", n=2))
     settle(bench, queue, 1, ABANDON)

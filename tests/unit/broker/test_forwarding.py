@@ -23,6 +23,8 @@ from twinbus.errors import InvalidOperation
 from twinbus.limits import FORWARD_HOPS_MAX
 from twinbus.testing.disk import SimDisk
 
+pytestmark = pytest.mark.proves("M-8")
+
 
 def chain(bench: BrokerHarness, length: int) -> list[Queue]:
     """Queues of which each forwards to the next: q0 → q1 → …"""
@@ -151,7 +153,8 @@ def test_one_that_is_refused_does_not_hold_up_the_others() -> None:
     assert arrived(bench, source, TRANSFER_DEAD_LETTER) == [b"2"]
 
 
-def test_duplicates_are_dropped_by_the_target() -> None:  # M-5
+@pytest.mark.proves("M-5")
+def test_duplicates_are_dropped_by_the_target() -> None:
     bench = BrokerHarness()
     target = bench.create_queue("once", QueueDescription(requires_duplicate_detection=True))
     source = bench.create_queue("source", QueueDescription(forward_to="once"))
@@ -199,7 +202,8 @@ def test_a_dead_letter_that_cannot_move_goes_to_the_transfer_dead_letter_queue()
     assert arrived(bench, found(bench, "orders"), TRANSFER_DEAD_LETTER) == [b"bad"]
 
 
-def test_expired_dead_letters_live_anew_and_messages_keep_what_is_left() -> None:  # M-3
+@pytest.mark.proves("M-3")
+def test_expired_dead_letters_live_anew_and_messages_keep_what_is_left() -> None:
     bench = BrokerHarness()
     graves = bench.create_queue("graves")
     source = bench.create_queue(
@@ -221,8 +225,9 @@ def test_expired_dead_letters_live_anew_and_messages_keep_what_is_left() -> None
     assert 0 < expires_ms - bench.clock.now().utc_ms <= 4_000
 
 
+@pytest.mark.proves("M-6")
 @pytest.mark.feature("forward.queue")
-def test_a_subscription_forwards_to_a_queue_and_to_a_topic() -> None:  # M-6
+def test_a_subscription_forwards_to_a_queue_and_to_a_topic() -> None:
     bench = BrokerHarness()
     bench.create_queue("sink")
     second = bench.create_topic("second")
@@ -251,8 +256,9 @@ def test_forwarding_goes_on_after_a_restart_and_when_it_is_switched_on() -> None
     assert found(bench, "source").counts().message_count == 0
 
 
+@pytest.mark.proves("M-8")
 def test_large_messages_after_small_ones_move_although_a_chunk_is_more_than_a_segment() -> None:
-    """M-8: the size of a chunk goes by the one before, so it may turn out too large."""
+    """The size of a chunk goes by the one before, so it may turn out too large."""
     bench = BrokerHarness()
     source, target = chain(bench, 1)
     bench.update(source, replace(source.description, status=RECEIVE_DISABLED))

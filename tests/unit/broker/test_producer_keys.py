@@ -12,6 +12,8 @@ from twinbus.entities.message import NewMessage, ProducerKey
 from twinbus.errors import DiskFull, LogPoisoned, ServiceError
 from twinbus.testing.disk import SimDisk
 
+pytestmark = pytest.mark.proves("P-13")
+
 HOUR_MS = 3_600_000
 
 

@@ -1,4 +1,4 @@
-"""Ranges of sequence numbers: how far they go, which are there, reading and settling them (D-1)."""
+"""Ranges of sequence numbers: how far they go, which are there, reading and settling them."""
 
 import pytest
 
@@ -25,6 +25,8 @@ from twinbus.entities.selections import (
 )
 from twinbus.errors import EntityDisabled, InvalidOperation
 from twinbus.limits import BROWSE_BYTES_MAX, RUNS_MAX
+
+pytestmark = pytest.mark.proves("D-1")
 
 SESSIONS = QueueDescription(requires_session=True)
 
@@ -257,6 +259,7 @@ def test_settling_leaves_what_is_locked_or_scheduled(bench: BrokerHarness) -> No
     assert numbers(bench, queue) == [2, 3, 5, 6]
 
 
+@pytest.mark.proves("C-1")
 def test_settling_counts_units_of_64_kib(bench: BrokerHarness) -> None:
     """C-1"""
     queue = bench.create_queue()
@@ -265,8 +268,9 @@ def test_settling_counts_units_of_64_kib(bench: BrokerHarness) -> None:
     assert (done.count, done.units) == (3, 1 + 2 + 4)
 
 
+@pytest.mark.proves("D-2")
 def test_settling_into_the_dead_letter_queue(bench: BrokerHarness) -> None:
-    """D-2: a message that cannot be moved is put away with the reason."""
+    """A message that cannot be moved is put away with the reason."""
     queue = bench.create_queue()
     fill(bench, queue, 4)
     settle(bench, queue, 1, DEFER)

@@ -34,6 +34,8 @@ from twinbus.errors import (
 from twinbus.limits import RECEIVERS_MAX
 from twinbus.links.store_link import ReceiverDescription
 
+pytestmark = pytest.mark.proves("M-4")
+
 LOCK_MS = 10_000
 DESCRIPTION = QueueDescription(requires_session=True, lock_duration_ms=LOCK_MS)
 

@@ -112,6 +112,7 @@ class Watched:
             await asyncio.sleep(0)
 
 
+@pytest.mark.proves("S-2")
 @pytest.mark.asyncio
 async def test_a_store_that_cannot_do_what_was_decided_is_given_up(
     caplog: pytest.LogCaptureFixture,
@@ -152,6 +153,7 @@ async def test_one_turn_that_fails_is_taken_again() -> None:
     assert watched.failures == []
 
 
+@pytest.mark.proves("S-4")
 @pytest.mark.asyncio
 async def test_a_reply_that_waits_for_what_nobody_writes_is_noticed(
     caplog: pytest.LogCaptureFixture,

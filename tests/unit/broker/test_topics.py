@@ -46,8 +46,9 @@ from twinbus.errors import (
 # -- fan-out ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("M-1", "M-6")
 @pytest.mark.feature("topic.fan-out")
-def test_every_subscription_gets_its_own_copy() -> None:  # M-1, M-6
+def test_every_subscription_gets_its_own_copy() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
     first = bench.create_subscription(topic, "first")
@@ -59,7 +60,8 @@ def test_every_subscription_gets_its_own_copy() -> None:  # M-1, M-6
     assert arrived(again, found(again, second.name)) == [b"one", b"two"]
 
 
-def test_a_send_is_answered_and_delivered_only_when_all_copies_are_durable() -> None:  # M-1
+@pytest.mark.proves("M-1")
+def test_a_send_is_answered_and_delivered_only_when_all_copies_are_durable() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
     subscriptions = [bench.create_subscription(topic, f"s{i}") for i in range(3)]
@@ -91,7 +93,8 @@ def test_copies_share_one_body_on_the_disk() -> None:
     assert len(positions) == 1
 
 
-def test_the_number_of_the_topic_stays_with_every_copy() -> None:  # M-6
+@pytest.mark.proves("M-6")
+def test_the_number_of_the_topic_stays_with_every_copy() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
     bench.create_subscription(topic, "early")
@@ -125,7 +128,8 @@ def test_the_topic_counts_on_after_a_restart() -> None:
     assert send(bench, found(bench, "news"), new(b"three")) == [3]
 
 
-def test_without_a_rule_nothing_arrives_and_the_send_is_accepted() -> None:  # M-6
+@pytest.mark.proves("M-6")
+def test_without_a_rule_nothing_arrives_and_the_send_is_accepted() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
     assert send(bench, topic, new(b"no subscription")) == [1]
@@ -135,7 +139,8 @@ def test_without_a_rule_nothing_arrives_and_the_send_is_accepted() -> None:  # M
     assert queue.counts().message_count == 0
 
 
-def test_a_message_nobody_wants_is_accepted_when_the_reason_is_durable() -> None:  # M-1
+@pytest.mark.proves("M-1")
+def test_a_message_nobody_wants_is_accepted_when_the_reason_is_durable() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
     queue = bench.create_subscription(topic, "mute")
@@ -152,8 +157,9 @@ def test_a_message_nobody_wants_is_accepted_when_the_reason_is_durable() -> None
 # -- rules -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("M-6")
 @pytest.mark.feature("topic.sql-filter", "topic.correlation-filter")
-def test_filters_choose() -> None:  # M-6
+def test_filters_choose() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
     red = bench.create_subscription(topic, "red", rule=sql("color = 'red'"))
@@ -172,8 +178,9 @@ def test_filters_choose() -> None:  # M-6
     assert arrived(bench, everything) == [b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.proves("M-6")
 @pytest.mark.feature("topic.action")
-def test_one_copy_for_all_rules_without_action_and_one_for_each_action() -> None:  # M-6
+def test_one_copy_for_all_rules_without_action_and_one_for_each_action() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
     queue = bench.create_subscription(topic, "busy")
@@ -200,7 +207,8 @@ def test_the_copies_of_one_subscription_become_visible_together() -> None:
     assert arrived(bench, queue) == [b"one", b"one"]
 
 
-def test_rules_come_and_go() -> None:  # M-6, M-10
+@pytest.mark.proves("M-6", "M-10")
+def test_rules_come_and_go() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
     queue = bench.create_subscription(topic, "one")
@@ -221,7 +229,8 @@ def test_rules_come_and_go() -> None:  # M-6, M-10
         answer(bench, AddRule(queue.topic_id, by_subject("a")))
 
 
-def test_a_rule_counts_for_what_is_sent_after_it_and_is_answered_when_durable() -> None:  # M-6
+@pytest.mark.proves("M-6")
+def test_a_rule_counts_for_what_is_sent_after_it_and_is_answered_when_durable() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
     queue = bench.create_subscription(topic, "one", rule=by_subject("a"))
@@ -235,7 +244,8 @@ def test_a_rule_counts_for_what_is_sent_after_it_and_is_answered_when_durable() 
     assert arrived(bench, queue) == [b"2"]
 
 
-def test_an_action_changes_session_and_life_of_its_copy() -> None:  # M-6
+@pytest.mark.proves("M-6")
+def test_an_action_changes_session_and_life_of_its_copy() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
     rule = sql("1 = 1", "SET sys.SessionId = 'tuesday'")
@@ -245,7 +255,8 @@ def test_an_action_changes_session_and_life_of_its_copy() -> None:  # M-6
     assert [message.session_id for message in queue.messages_from(MAIN, 1, 10)] == ["tuesday"] * 2
 
 
-def test_a_copy_for_sessions_needs_a_session_id() -> None:  # M-4, M-6
+@pytest.mark.proves("M-4", "M-6")
+def test_a_copy_for_sessions_needs_a_session_id() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
     keyed = bench.create_subscription(
@@ -263,8 +274,9 @@ def test_a_copy_for_sessions_needs_a_session_id() -> None:  # M-4, M-6
     assert overlay.reason == "Session id is null."
 
 
+@pytest.mark.proves("M-6")
 @pytest.mark.feature("topic.filter-error")
-def test_a_filter_that_fails_sends_to_the_dead_letter_queue() -> None:  # M-6
+def test_a_filter_that_fails_sends_to_the_dead_letter_queue() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
     strict = bench.create_subscription(topic, "strict", rule=sql("1 / number = 1"))
@@ -286,7 +298,8 @@ def test_a_filter_that_fails_sends_to_the_dead_letter_queue() -> None:  # M-6
     assert lenient.counts().message_count == 0
 
 
-def test_a_dead_letter_of_a_filter_is_not_seen_before_it_is_durable() -> None:  # M-1
+@pytest.mark.proves("M-1")
+def test_a_dead_letter_of_a_filter_is_not_seen_before_it_is_durable() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
     queue = bench.create_subscription(topic, "strict", rule=sql("1 / number = 1"))
@@ -304,12 +317,13 @@ def test_a_dead_letter_of_a_filter_is_not_seen_before_it_is_durable() -> None:  
 # -- time ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.parametrize(
     ("message_ms", "topic_ms", "subscription_ms"),
     [(5_000, 60_000, 60_000), (60_000, 5_000, 60_000), (60_000, 60_000, 5_000)],
 )
 def test_the_shortest_life_counts(message_ms: int, topic_ms: int, subscription_ms: int) -> None:
-    """M-3: message, topic and subscription each may shorten a message's life, none prolong it."""
+    """Message, topic and subscription each may shorten a message's life, none prolong it."""
     bench = BrokerHarness()
     topic = bench.create_topic(description=TopicDescription(default_time_to_live_ms=topic_ms))
     queue = bench.create_subscription(
@@ -326,8 +340,9 @@ def test_the_shortest_life_counts(message_ms: int, topic_ms: int, subscription_m
     assert queue.counts().dead_letter == 1
 
 
+@pytest.mark.proves("M-3", "M-6")
 @pytest.mark.feature("topic.schedule")
-def test_scheduled_messages_wait_in_the_topic() -> None:  # M-3, M-6
+def test_scheduled_messages_wait_in_the_topic() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
     due_ms = bench.clock.now().utc_ms + 10_000
@@ -353,7 +368,8 @@ def test_scheduled_messages_wait_in_the_topic() -> None:  # M-3, M-6
     assert overlay.enqueued_sequence_number == 3
 
 
-def test_a_scheduled_message_can_be_cancelled() -> None:  # M-3
+@pytest.mark.proves("M-3")
+def test_a_scheduled_message_can_be_cancelled() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
     queue = bench.create_subscription(topic, "one")
@@ -364,7 +380,8 @@ def test_a_scheduled_message_can_be_cancelled() -> None:  # M-3
     assert queue.counts().message_count == 0
 
 
-def test_the_life_of_a_scheduled_message_begins_when_it_is_due() -> None:  # M-3
+@pytest.mark.proves("M-3")
+def test_the_life_of_a_scheduled_message_begins_when_it_is_due() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
     queue = bench.create_subscription(topic, "one")
@@ -379,8 +396,9 @@ def test_the_life_of_a_scheduled_message_begins_when_it_is_due() -> None:  # M-3
 # -- refusals --------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("M-9")
 @pytest.mark.parametrize("status", [DISABLED, SEND_DISABLED])
-def test_a_disabled_topic_refuses(status: str) -> None:  # M-9
+def test_a_disabled_topic_refuses(status: str) -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
     bench.update(topic, replace(topic.description, status=status))
@@ -388,10 +406,11 @@ def test_a_disabled_topic_refuses(status: str) -> None:  # M-9
         send(bench, topic, new(b"one"))
 
 
+@pytest.mark.proves("M-9")
 @pytest.mark.parametrize(
     ("status", "count"), [(DISABLED, 0), (SEND_DISABLED, 0), (RECEIVE_DISABLED, 1)]
 )
-def test_the_status_of_a_subscription(status: str, count: int) -> None:  # M-9
+def test_the_status_of_a_subscription(status: str, count: int) -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
     queue = bench.create_subscription(topic, "one")
@@ -400,8 +419,9 @@ def test_the_status_of_a_subscription(status: str, count: int) -> None:  # M-9
     assert queue.counts().message_count == count
 
 
+@pytest.mark.proves("M-9")
 @pytest.mark.feature("entity.quota")
-def test_a_full_subscription_refuses_the_send_for_all() -> None:  # M-9
+def test_a_full_subscription_refuses_the_send_for_all() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic(description=TopicDescription(max_size_megabytes=1))
     full = bench.create_subscription(topic, "full", rule=by_subject("a"))
@@ -429,7 +449,8 @@ def test_nobody_receives_from_a_topic_or_sends_to_a_subscription() -> None:
         send(bench, queue, new(b"one"))
 
 
-def test_duplicates_are_dropped_before_they_fan_out() -> None:  # M-5
+@pytest.mark.proves("M-5")
+def test_duplicates_are_dropped_before_they_fan_out() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic(description=TopicDescription(requires_duplicate_detection=True))
     queue = bench.create_subscription(topic, "one")
@@ -448,7 +469,8 @@ def test_duplicates_are_dropped_before_they_fan_out() -> None:  # M-5
 # -- deleting --------------------------------------------------------------------------------------
 
 
-def test_a_topic_takes_everything_along() -> None:  # M-9
+@pytest.mark.proves("M-9")
+def test_a_topic_takes_everything_along() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
     queue = bench.create_subscription(topic, "one")
@@ -463,7 +485,8 @@ def test_a_topic_takes_everything_along() -> None:  # M-9
     assert isinstance(again.create_topic(), Topic)
 
 
-def test_a_deleted_subscription_gets_nothing_more() -> None:  # M-9
+@pytest.mark.proves("M-9")
+def test_a_deleted_subscription_gets_nothing_more() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
     gone = bench.create_subscription(topic, "gone")
@@ -475,7 +498,8 @@ def test_a_deleted_subscription_gets_nothing_more() -> None:  # M-9
     assert topic.rules.rules_of(gone.entity_id) == []
 
 
-def test_copies_are_settled_one_by_one() -> None:  # M-2
+@pytest.mark.proves("M-2")
+def test_copies_are_settled_one_by_one() -> None:
     bench = BrokerHarness()
     topic = bench.create_topic()
     first = bench.create_subscription(topic, "first")
@@ -491,7 +515,8 @@ def test_copies_are_settled_one_by_one() -> None:  # M-2
 # -- much at once ----------------------------------------------------------------------------------
 
 
-def test_a_large_send_comes_in_pieces_and_is_answered_when_all_are_durable() -> None:  # M-1
+@pytest.mark.proves("M-1")
+def test_a_large_send_comes_in_pieces_and_is_answered_when_all_are_durable() -> None:
     bench = BrokerHarness(segment_size=1 << 24)
     topic = bench.create_topic()
     rule = sql("1 = 1", "SET a = 1")

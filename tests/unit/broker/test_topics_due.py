@@ -1,5 +1,7 @@
 """Scheduled messages of a topic that are due, when they are too much to be written at once."""
 
+import pytest
+
 from tests.unit.broker.actions import answer, arrived, found, restarted, send, sql
 from tests.unit.broker.harness import SEGMENT_SIZE, BrokerHarness
 from tests.unit.broker.stored_messages import new
@@ -32,8 +34,9 @@ def copy_counts(topic: Queue) -> set[int]:
     return {queue.counts().message_count for queue in topic.subscriptions.values()}
 
 
+@pytest.mark.proves("M-6")
 def test_a_scheduled_message_whose_copies_fill_more_than_a_segment() -> None:
-    """M-6: they are written in pieces; a crash after any of them repeats and loses nothing."""
+    """They are written in pieces; a crash after any of them repeats and loses nothing."""
     bench, topic = giant_topic(70, 1)
     bench.clock.advance(1_000)
     rounds = 0

@@ -102,8 +102,9 @@ def scene() -> Scene:
     return Scene()
 
 
+@pytest.mark.proves("M-7")
 @pytest.mark.feature("transaction.commit")
-def test_commit_sends_and_settles_together(scene: Scene) -> None:  # M-7
+def test_commit_sends_and_settles_together(scene: Scene) -> None:
     sink = scene.received(scene.orders, b"order")
     transaction = scene.declare()
     scene.settle(transaction, scene.orders, sink.locks)
@@ -117,8 +118,9 @@ def test_commit_sends_and_settles_together(scene: Scene) -> None:  # M-7
     assert invoices.bodies == [b"first", b"second"]
 
 
+@pytest.mark.proves("M-7")
 @pytest.mark.feature("transaction.commit")
-def test_roll_back_leaves_everything_as_it_was(scene: Scene) -> None:  # M-7
+def test_roll_back_leaves_everything_as_it_was(scene: Scene) -> None:
     sink = scene.received(scene.orders, b"order")
     transaction = scene.declare()
     scene.settle(transaction, scene.orders, sink.locks)
@@ -168,8 +170,9 @@ def test_empty_transaction_commits(scene: Scene) -> None:
     assert scene.commit(scene.declare()) is None
 
 
+@pytest.mark.proves("M-7")
 @pytest.mark.feature("transaction.commit")
-def test_commit_is_refused_when_a_lock_was_lost(scene: Scene) -> None:  # M-7
+def test_commit_is_refused_when_a_lock_was_lost(scene: Scene) -> None:
     sink = scene.received(scene.orders, b"order")
     transaction = scene.declare()
     scene.settle(transaction, scene.orders, sink.locks)
@@ -274,8 +277,9 @@ def test_discharged_id_is_unknown(scene: Scene) -> None:
         scene.transactions.find(transaction.txn_id)
 
 
+@pytest.mark.proves("M-7")
 @pytest.mark.feature("transaction.limits")
-def test_end_of_a_control_link_rolls_back_its_own(scene: Scene) -> None:  # M-7
+def test_end_of_a_control_link_rolls_back_its_own(scene: Scene) -> None:
     mine = scene.transactions.declare("mine")
     other = scene.transactions.declare("other")
     scene.send(mine, scene.orders, b"never")
@@ -290,8 +294,9 @@ def test_end_of_a_control_link_rolls_back_its_own(scene: Scene) -> None:  # M-7
 # --- limits ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("M-7")
 @pytest.mark.feature("transaction.limits")
-def test_hundred_messages_and_no_more(scene: Scene) -> None:  # M-7
+def test_hundred_messages_and_no_more(scene: Scene) -> None:
     sink = scene.received(scene.orders, b"one")
     transaction = scene.declare()
     scene.settle(transaction, scene.orders, sink.locks)
@@ -333,8 +338,9 @@ def test_open_transactions_are_limited(scene: Scene) -> None:
     scene.declare()
 
 
+@pytest.mark.proves("M-7")
 @pytest.mark.feature("transaction.limits")
-def test_times_out_two_minutes_after_its_first_operation(scene: Scene) -> None:  # M-7
+def test_times_out_two_minutes_after_its_first_operation(scene: Scene) -> None:
     idle, busy = scene.declare(), scene.declare()
     scene.harness.pass_time(TRANSACTION_DURATION_MS_MAX * 2)
     scene.send(busy, scene.orders, b"never")
@@ -390,8 +396,9 @@ def scheduling(scene: Scene, queue: Queue, *bodies: bytes) -> Send:
     return Send(queue.entity_id, [NewMessage(body, scheduled_ms=due_ms) for body in bodies])
 
 
+@pytest.mark.proves("M-7")
 @pytest.mark.feature("transaction.commit")
-def test_scheduled_numbers_are_told_before_the_commit(scene: Scene) -> None:  # M-7
+def test_scheduled_numbers_are_told_before_the_commit(scene: Scene) -> None:
     transaction = scene.declare()
     command = scheduling(scene, scene.orders, b"later", b"later too")
     numbers = scene.transactions.schedule(transaction, command)

@@ -1,4 +1,4 @@
-"""`twinbus cost`: tables for people, JSON for programs, reasons for everything else (C-3, P-18)."""
+"""`twinbus cost`: tables for people, JSON for programs, reasons for everything else."""
 
 import json
 from pathlib import Path
@@ -11,6 +11,8 @@ from twinbus.cli.main import main
 from twinbus.metered import DAY_MS, Metered, parse_iso
 from twinbus.storage.disk import OsDisk
 from twinbus.storage.meter_log import MeterLog
+
+pytestmark = pytest.mark.proves("P-18", "C-3")
 
 NOON_MS = parse_iso("2026-11-15T12:00:00Z")
 
@@ -38,6 +40,7 @@ def data_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.proves("C-3")
 def test_plan_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     """C-3"""
     assert main(["cost", "plan", "--rate", "100/s", "--outage-hours", "4"]) == 0
@@ -47,6 +50,7 @@ def test_plan_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "check the current price list" in shown
 
 
+@pytest.mark.proves("C-3")
 def test_plan_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     """C-3"""
     found = plan(capsys, "--rate", "10000000/month", "--message-size", "65k")
@@ -62,6 +66,7 @@ def test_plan_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan(capsys, *often, "--ping-interval", "0.5h")["operations"]["pings"] == 3
 
 
+@pytest.mark.proves("C-3")
 def test_prices_of_ones_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """C-3"""
     table = tmp_path / "prices.toml"
@@ -125,8 +130,9 @@ def test_how_long_it_is_kept_must_make_sense(
     assert "--meter-days is a number of days" in capsys.readouterr().err
 
 
+@pytest.mark.proves("P-18")
 def test_show_as_a_table(capsys: pytest.CaptureFixture[str], data_dir: Path) -> None:
-    """P-18: polls, pings and moved messages are shown apart."""
+    """Polls, pings and moved messages are shown apart."""
     assert main(["cost", "show", "--data", str(data_dir)]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     for expected in (
@@ -143,6 +149,7 @@ def test_show_as_a_table(capsys: pytest.CaptureFixture[str], data_dir: Path) -> 
         assert expected in lines, lines
 
 
+@pytest.mark.proves("P-18")
 def test_show_for_programs(capsys: pytest.CaptureFixture[str], data_dir: Path) -> None:
     """P-18"""
 

@@ -230,9 +230,10 @@ def environment(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CONNECTION_STRING, server.connection_string)
 
 
+@pytest.mark.proves("M-13")
 @pytest.mark.usefixtures("environment")
 def test_queue_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    """M-13: a queue made by the command line is there, and gone when deleted."""
+    """A queue made by the command line is there, and gone when deleted."""
     settings = ["--lock-duration", "30s", "--max-delivery-count", "3"]
     settings += ["--default-message-time-to-live", "PT1H", "--dead-lettering-on-message-expiration"]
     assert main(["queue", "create", "a/b", *settings]) == 0
@@ -258,11 +259,12 @@ def test_queue_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert "plain" in names and "a/b" not in names
 
 
+@pytest.mark.proves("E-1")
 @pytest.mark.feature("entity.partitions")
 @pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize("kind", ["queue", "topic"])
 def test_partitioned_entities(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """E-1: partitions are asked for when an entity is created."""
+    """Partitions are asked for when an entity is created."""
     settings = ["--enable-partitioning", "--max-size-in-megabytes", "2048", "--json"]
     assert main([kind, "create", f"parts-{kind}", *settings]) == 0
     shown = json.loads(capsys.readouterr().out)["properties"]
@@ -271,9 +273,10 @@ def test_partitioned_entities(kind: str, capsys: pytest.CaptureFixture[str]) -> 
     assert shown["EntityAvailabilityStatus"] == "Available"
 
 
+@pytest.mark.proves("M-9")
 @pytest.mark.usefixtures("environment")
 def test_topic_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    """M-9: topics, subscriptions and rules by the command line."""
+    """Topics, subscriptions and rules by the command line."""
 
     def says(*words: str) -> str:
         assert main(list(words)) == 0
@@ -338,8 +341,9 @@ def test_refused_queue_commands(
     assert reason in complaint(capsys.readouterr().err)
 
 
+@pytest.mark.proves("M-12")
 def test_wrong_key(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
-    """M-12: no valid signature, no entry."""
+    """No valid signature, no entry."""
     text = re.sub("SharedAccessKey=[^;]+", f"SharedAccessKey={KEY}", server.connection_string)
     assert main(["queue", "list", "--connection-string", text]) == 1
     assert KEY not in complaint(capsys.readouterr().err)

@@ -27,6 +27,7 @@ def run_without_spark(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.proves("D-7")
 @pytest.mark.parametrize("action", ACTIONS)
 def test_every_action_says_what_it_is_for(action: str, capsys: pytest.CaptureFixture[str]) -> None:
     """D-7"""
@@ -43,6 +44,7 @@ def test_arguments_are_read_without_loading_spark() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.proves("D-7")
 def test_without_the_extra_it_says_what_to_install() -> None:
     """D-7"""
     ended = run_without_spark("pipeline", "warm")
@@ -59,8 +61,9 @@ def test_other_missing_modules_are_not_blamed_on_spark(monkeypatch: pytest.Monke
         options.run(options)
 
 
+@pytest.mark.proves("D-7")
 def test_the_wrong_spark_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """D-7: an older pyspark, and a SPARK_HOME that is older or none at all."""
+    """An older pyspark, and a SPARK_HOME that is older or none at all."""
     session = importlib.import_module("twinbus.pipeline.running.session")
     monkeypatch.setattr("pyspark.__version__", "3.5.1")
     with pytest.raises(ConfigError, match=r"needs Spark 4\.3, but pyspark is 3\.5\.1; pip install"):

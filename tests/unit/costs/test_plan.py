@@ -1,4 +1,4 @@
-"""The planner: the published arithmetic, before there is a bill (C-2, C-3)."""
+"""The planner: the published arithmetic, before there is a bill."""
 
 from decimal import Decimal
 from fractions import Fraction
@@ -10,11 +10,12 @@ from twinbus.cli.cost.price_table import read_prices
 from twinbus.costs.plan import Scenario, plan, premium_bill, standard_bill
 from twinbus.errors import ConfigError
 
-pytestmark = pytest.mark.feature("ours.cost-plan")
+pytestmark = [pytest.mark.proves("C-2", "C-3"), pytest.mark.feature("ours.cost-plan")]
 
 
+@pytest.mark.proves("C-2", "C-3")
 def test_an_idle_pair_polls_28_800_times_a_month() -> None:
-    """C-2, C-3: 10 backlog queues and one syphon."""
+    """10 backlog queues and one syphon."""
     planned = plan(Scenario())
     assert planned.polls == 28_800
     assert (planned.pings, planned.backlog, planned.more) == (0, 0, 28_800)
@@ -22,6 +23,7 @@ def test_an_idle_pair_polls_28_800_times_a_month() -> None:
     assert plan(Scenario(syphons=3, backlog_queues=4)).polls == 3 * 4 * 4 * 24 * 30
 
 
+@pytest.mark.proves("C-2", "C-3")
 def test_a_message_through_the_backlog_costs_4_operations_of_which_2_anyway() -> None:
     """C-2, C-3"""
     month_s = 30 * 24 * 3_600
@@ -39,16 +41,18 @@ def test_a_message_through_the_backlog_costs_4_operations_of_which_2_anyway() ->
     assert planned.total == 2 * month_s + 2 * 3_600 + planned.polls + planned.pings
 
 
+@pytest.mark.proves("C-3")
 def test_what_fails_before_the_failover_is_not_in_the_backlog() -> None:
-    """C-3: sends of the first minute of each outage are raised to the caller."""
+    """Sends of the first minute of each outage are raised to the caller."""
     scenario = Scenario(messages=30 * 24 * 3_600, outage_hours=Fraction(1), outages=6)
     assert plan(scenario).backlog_messages == 3_600 - 6 * 60
     short = plan(Scenario(messages=30 * 24 * 3_600, outage_hours=Fraction(1, 60)))
     assert (short.backlog_messages, short.pings) == (0, 0)
 
 
+@pytest.mark.proves("C-3")
 def test_pings_go_on_until_one_gets_through() -> None:
-    """C-3: each client asks for each entity."""
+    """Each client asks for each entity."""
     scenario = Scenario(outage_hours=Fraction(1), failover_interval_s=Fraction(0))
     assert plan(scenario).pings == 61
     many = Scenario(
@@ -61,14 +65,16 @@ def test_pings_go_on_until_one_gets_through() -> None:
     assert plan(many).pings == 5 * 2 * 121
 
 
+@pytest.mark.proves("C-3")
 @pytest.mark.parametrize("size, units", [(0, 1), (65_536, 1), (65_537, 2), (204_800, 4)])
 def test_large_messages_are_several_operations(size: int, units: int) -> None:
     """C-3"""
     assert plan(Scenario(messages=100, message_bytes=size)).without == 200 * units
 
 
+@pytest.mark.proves("C-3")
 def test_what_it_costs() -> None:
-    """C-3: only the operations beyond what is included cost anything."""
+    """Only the operations beyond what is included cost anything."""
     prices = read_prices(None)
     free = standard_bill(plan(Scenario(messages=1_000_000)), prices)
     assert free.without == free.total == Decimal("10.00")

@@ -1,10 +1,14 @@
-"""Sums of what was metered, with pairing shown apart (P-18, D-5)."""
+"""Sums of what was metered, with pairing shown apart."""
 
 from decimal import Decimal
+
+import pytest
 
 from twinbus.cli.cost.price_table import read_prices
 from twinbus.costs.rollup import month_bills, pairing_of, sums_by
 from twinbus.metered import DAY_MS, Metered, parse_iso
+
+pytestmark = pytest.mark.proves("P-18", "D-5")
 
 NOON_MS = parse_iso("2026-11-30T12:00:00Z")
 BACKLOG = "main/x-servicebus-transfer/3"
@@ -42,6 +46,7 @@ def test_sums_by_anything() -> None:
     assert sums_by([], ("day",)) == {}
 
 
+@pytest.mark.proves("P-18")
 def test_pings_polls_and_moved_messages_are_recognised() -> None:
     """P-18"""
     pairing = pairing_of(LINES)

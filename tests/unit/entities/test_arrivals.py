@@ -18,6 +18,8 @@ from twinbus.entities.message import NEVER_MS, NewMessage, ProducerKey, has_prod
 from twinbus.errors import EntityDisabled, QuotaExceeded
 from twinbus.limits import ARRIVAL_PRODUCERS_MAX, ARRIVAL_RANGES_MAX
 
+pytestmark = pytest.mark.proves("P-13")
+
 
 def numbered(number: int, producer: str = "a", size: int = 0, **more: str) -> NewMessage:
     """A message to which its producer has given this number."""

@@ -14,6 +14,8 @@ from twinbus.entities.topic import Topic
 from twinbus.errors import EntityDisabled, InvalidOperation, QuotaExceeded
 from twinbus.limits import CARRIED_NUMBERS_MAX, CARRIERS_MAX
 
+pytestmark = pytest.mark.proves("A-3", "E-11")
+
 
 def carried(
     *numbers: int, carrier: str = "orders", completed: tuple[int, ...] = (), size: int = 0
@@ -121,8 +123,9 @@ def test_what_has_come_already_is_not_refused() -> None:
         scene.queue.send_carried(carried(2), scene.now)
 
 
+@pytest.mark.proves("A-3")
 def test_what_a_journal_brings_was_acknowledged_and_is_let_in() -> None:
-    """A-3: nobody is there any more to be refused."""
+    """Nobody is there any more to be refused."""
     scene = Scene(QueueDescription(max_size_megabytes=1))
     scene.queue.update(QueueDescription(max_size_megabytes=1, status=SEND_DISABLED))
     send = carried(1, 2, 3, size=1 << 19, carrier=JOURNAL + "0")

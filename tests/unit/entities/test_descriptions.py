@@ -90,8 +90,9 @@ def test_json_is_stable_and_tolerates_a_newer_version() -> None:
     assert QueueDescription.from_json("{}") == QueueDescription()
 
 
+@pytest.mark.proves("E-1")
 @pytest.mark.feature("entity.partitions")
-def test_partitions_are_decided_on_at_creation() -> None:  # E-1
+def test_partitions_are_decided_on_at_creation() -> None:
     plain = QueueDescription()
     partitioned = made("enable_partitioning", True)
     partitioned.check_update(replace(partitioned, max_size_megabytes=5_120))
@@ -104,8 +105,9 @@ def test_partitions_are_decided_on_at_creation() -> None:  # E-1
         )
 
 
+@pytest.mark.proves("E-2")
 @pytest.mark.feature("entity.partitions")
-def test_the_size_of_a_partition() -> None:  # E-2
+def test_the_size_of_a_partition() -> None:
     partitioned = made("enable_partitioning", True)
     assert partitioned.max_size_megabytes == 1_024
     for size in (1, 5_120):

@@ -20,6 +20,8 @@ from twinbus.entities.queue import Queue
 from twinbus.entities.state import Grants
 from twinbus.errors import EntityDisabled, QuotaExceeded
 
+pytestmark = pytest.mark.proves("M-5")
+
 WINDOW_MS = 20_000
 NOW_MS = 1_700_000_000_000
 

@@ -1,4 +1,4 @@
-"""The SQL language of filters and actions, and correlation filters (M-6)."""
+"""The SQL language of filters and actions, and correlation filters."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -17,6 +17,8 @@ from twinbus.entities.filters import (
 )
 from twinbus.entities.sql.values import FilterError
 from twinbus.errors import ArgumentInvalid
+
+pytestmark = pytest.mark.proves("M-6")
 
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -177,8 +179,9 @@ UNKNOWN = "missing = 1"
 TRUTH = {True: "1 = 1", False: "1 = 2", None: UNKNOWN}
 
 
+@pytest.mark.proves("M-6")
 def test_three_valued_logic() -> None:
-    """M-6: the documented tables of AND and OR, and NOT."""
+    """The documented tables of AND and OR, and NOT."""
     for left, right in product(TRUTH, TRUTH):
         both = f"{TRUTH[left]} AND {TRUTH[right]}"
         either = f"{TRUTH[left]} OR {TRUTH[right]}"
@@ -236,6 +239,7 @@ def test_messages_that_a_filter_cannot_deal_with(text: str) -> None:
         parse_filter(text, {}).matches(FIELDS, new_id)
 
 
+@pytest.mark.proves("M-6")
 @pytest.mark.parametrize(
     "text,place,expected",
     [
@@ -286,7 +290,7 @@ def test_messages_that_a_filter_cannot_deal_with(text: str) -> None:
     ],
 )
 def test_what_is_no_filter_is_told_where_and_why(text: str, place: str, expected: str) -> None:
-    """M-6: the answer has the position and what was expected there."""
+    """The answer has the position and what was expected there."""
     with pytest.raises(ArgumentInvalid) as caught:
         parse_filter(text, {})
     assert f"SQL filter, {place}: " in str(caught.value)

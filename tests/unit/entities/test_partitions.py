@@ -1,4 +1,4 @@
-"""Partitions: their names, their numbers, and where a key leads (E-1, E-3, E-4)."""
+"""Partitions: their names, their numbers, and where a key leads."""
 
 import pytest
 from hypothesis import example, given
@@ -31,7 +31,7 @@ from twinbus.entities.topic import Topic
 from twinbus.errors import EntityDisabled, InvalidOperation, QuotaExceeded, ServiceError
 from twinbus.message.lock_tokens import lock_token, parse_lock_token
 
-pytestmark = pytest.mark.feature("entity.partitions")
+pytestmark = [pytest.mark.proves("E-1", "E-3", "E-4"), pytest.mark.feature("entity.partitions")]
 
 NOW = Now(UTC_MS, MONO_MS)
 LAST = PARTITION_COUNT - 1
@@ -82,6 +82,7 @@ def test_a_name_leads_back_to_its_entity(
 # --- keys -------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("E-3")
 @pytest.mark.parametrize(
     "key, partition",
     [
@@ -95,7 +96,7 @@ def test_a_name_leads_back_to_its_entity(
     ],
 )
 def test_a_key_has_its_partition_for_ever(key: str, partition: int) -> None:
-    """E-3: messages lie in stores by this; whoever changes a number here loses their order."""
+    """Messages lie in stores by this; whoever changes a number here loses their order."""
     assert hash_key(key) == partition
 
 
@@ -118,7 +119,8 @@ def message(**keys: str) -> NewMessage:
     return NewMessage(b"", **keys)  # type: ignore[arg-type]  # only its ids
 
 
-def test_which_key_counts() -> None:  # E-3
+@pytest.mark.proves("E-3")
+def test_which_key_counts() -> None:
     assert key_of(message(), by_message_id=True) is None
     assert key_of(message(message_id="m"), by_message_id=False) is None
     assert key_of(message(message_id="m"), by_message_id=True) == "m"
@@ -128,7 +130,8 @@ def test_which_key_counts() -> None:  # E-3
     assert key_of(message(message_id="m", partition_key=""), by_message_id=True) == ""
 
 
-def test_two_different_keys_are_refused() -> None:  # E-4
+@pytest.mark.proves("E-4")
+def test_two_different_keys_are_refused() -> None:
     for session_id, partition_key in (("s", "p"), ("s", "S"), ("", "p"), ("s", "")):
         with pytest.raises(InvalidOperation, match="partition key differs from the session id"):
             key_of(message(session_id=session_id, partition_key=partition_key), False)

@@ -20,6 +20,8 @@ from twinbus.entities.facts import MAIN
 from twinbus.entities.message import ACTIVE, DEFERRED, NewMessage, Overlay
 from twinbus.errors import EntityDisabled, InvalidOperation, MessageLockLost, QuotaExceeded
 
+pytestmark = pytest.mark.proves("M-2")
+
 LOST = "MessageLockLost"
 DESCRIPTION = QueueDescription(lock_duration_ms=10_000, max_delivery_count=3)
 

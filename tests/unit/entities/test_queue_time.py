@@ -21,6 +21,8 @@ from twinbus.entities.message import ACTIVE, DEFERRED, NEVER_MS, SCHEDULED, NewM
 from twinbus.entities.transitions import TRANSITIONS_MAX
 from twinbus.errors import ArgumentInvalid, ArgumentOutOfRange, MessageNotFound
 
+pytestmark = pytest.mark.proves("M-3")
+
 DESCRIPTION = QueueDescription(lock_duration_ms=10_000, max_delivery_count=3)
 TO_DEAD_LETTER = replace(DESCRIPTION, dead_lettering_on_message_expiration=True)
 EXPIRED = ("TTLExpiredException", "The message expired and was dead lettered.", None, None)

@@ -1,4 +1,4 @@
-"""Rules: descriptions, their text in the log, and which subscriptions get what (M-6)."""
+"""Rules: descriptions, their text in the log, and which subscriptions get what."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -22,6 +22,8 @@ from twinbus.entities.rule_descriptions import (
 from twinbus.entities.rules import Rule, RuleIndex
 from twinbus.errors import ArgumentInvalid, ArgumentOutOfRange, QuotaExceeded, ServiceError
 from twinbus.limits import CORRELATION_FILTERS_MAX, SQL_FILTERS_MAX
+
+pytestmark = pytest.mark.proves("M-6")
 
 EVERY_TYPE: dict[str, object] = {
     "text": "käse",
@@ -194,8 +196,9 @@ def test_rules_without_action_make_one_copy_together() -> None:
     assert found(index, a=1) == [(5, 0, None)]
 
 
+@pytest.mark.proves("M-6")
 def test_each_rule_with_an_action_makes_its_own_copy() -> None:
-    """M-6: copies with changes come besides the one without."""
+    """Copies with changes come besides the one without."""
     index = index_of(
         rule(1, 5),
         rule(2, 5, "a = 1", "SET b = 2"),
@@ -290,8 +293,9 @@ def test_a_rule_added_again_counts_once() -> None:
     assert found(index, a=2) == [(5, 0, None)]
 
 
+@pytest.mark.proves("M-6")
 def test_limits() -> None:
-    """M-6: 2,000 SQL filters and 100,000 correlation filters a topic."""
+    """2,000 SQL filters and 100,000 correlation filters a topic."""
     index = index_of(rule(1, 1, "a = 1"), correlated(2, 1, a=1))
     index.sql_filter_count = SQL_FILTERS_MAX  # as if there were so many more
     index.correlation_filter_count = CORRELATION_FILTERS_MAX

@@ -33,6 +33,8 @@ from twinbus.errors import (
 )
 from twinbus.limits import SESSION_STATE_BYTES_MAX
 
+pytestmark = pytest.mark.proves("M-4")
+
 LOCK_MS = 10_000
 DESCRIPTION = QueueDescription(requires_session=True, lock_duration_ms=LOCK_MS)
 

@@ -172,7 +172,8 @@ def scene() -> Scene:
 # --- plain entities -------------------------------------------------------------------------------
 
 
-def test_plain_entities_of_one_store_are_settled_and_sent_to_together(scene: Scene) -> None:  # M-7
+@pytest.mark.proves("M-7")
+def test_plain_entities_of_one_store_are_settled_and_sent_to_together(scene: Scene) -> None:
     orders, invoices = scene.plain("orders", 1), scene.plain("invoices", 1)
     locks = scene.locked(orders, 0, b"order")
     transaction = scene.declare()
@@ -186,7 +187,8 @@ def test_plain_entities_of_one_store_are_settled_and_sent_to_together(scene: Sce
     assert ended.heard == ["committed"]
 
 
-def test_another_store_is_refused_and_the_transaction_goes_on(scene: Scene) -> None:  # E-10
+@pytest.mark.proves("E-10")
+def test_another_store_is_refused_and_the_transaction_goes_on(scene: Scene) -> None:
     near, far = scene.plain("near", 0), scene.plain("far", 1)
     transaction = scene.declare()
     scene.transactions.add(transaction, keyed(near, None))
@@ -209,7 +211,8 @@ def test_a_refused_first_command_binds_to_nothing(scene: Scene) -> None:
     assert (scene.counts(near), scene.counts(far)) == ([0], [1])
 
 
-def test_roll_back_gives_everything_back(scene: Scene) -> None:  # M-7
+@pytest.mark.proves("M-7")
+def test_roll_back_gives_everything_back(scene: Scene) -> None:
     orders = scene.plain("orders", 1)
     locks = scene.locked(orders, 0, b"order")
     transaction = scene.declare()
@@ -327,8 +330,9 @@ def test_only_the_newest_that_took_too_long_are_remembered(scene: Scene) -> None
 # --- partitioned entities -------------------------------------------------------------------------
 
 
+@pytest.mark.proves("E-10")
 @pytest.mark.parametrize("store_count", [1, 2, 5])
-def test_one_key_settles_and_sends_in_its_partition(store_count: int) -> None:  # E-10
+def test_one_key_settles_and_sends_in_its_partition(store_count: int) -> None:
     scene = Scene(store_count)
     orders, invoices = scene.partitioned("orders"), scene.partitioned("invoices")
     locks = scene.locked(orders, HERE, b"one", b"two")
@@ -341,7 +345,8 @@ def test_one_key_settles_and_sends_in_its_partition(store_count: int) -> None:  
     assert scene.counts(invoices) == [2 * (p == HERE) for p in range(PARTITION_COUNT)]
 
 
-def test_a_send_without_a_key_is_refused(scene: Scene) -> None:  # E-10
+@pytest.mark.proves("E-10")
+def test_a_send_without_a_key_is_refused(scene: Scene) -> None:
     orders = scene.partitioned("orders")
     transaction = scene.declare()
     for keys in [(None,), (KEY, None), ()]:
@@ -354,8 +359,9 @@ def test_a_send_without_a_key_is_refused(scene: Scene) -> None:  # E-10
     assert sum(scene.counts(orders)) == 1
 
 
+@pytest.mark.proves("E-10")
 @pytest.mark.parametrize("same_partition", [True, False])
-def test_different_keys_are_refused(scene: Scene, same_partition: bool) -> None:  # E-10
+def test_different_keys_are_refused(scene: Scene, same_partition: bool) -> None:
     """Wherever they lead: what is allowed must not depend on a hash."""
     orders, invoices = scene.partitioned("orders"), scene.partitioned("invoices")
     other = another_key(lambda partition: (partition == HERE) is same_partition)
@@ -371,7 +377,8 @@ def test_different_keys_are_refused(scene: Scene, same_partition: bool) -> None:
     assert (sum(scene.counts(orders)), sum(scene.counts(invoices))) == (1, 1)
 
 
-def test_different_sessions_are_refused(scene: Scene) -> None:  # E-10
+@pytest.mark.proves("E-4", "E-10")
+def test_different_sessions_are_refused(scene: Scene) -> None:
     description = QueueDescription(
         enable_partitioning=True, requires_session=True, max_size_megabytes=1_024
     )
@@ -389,7 +396,8 @@ def test_different_sessions_are_refused(scene: Scene) -> None:  # E-10
     assert sum(scene.counts(orders)) == 1
 
 
-def test_where_duplicates_are_detected_the_message_id_is_a_key(scene: Scene) -> None:  # E-3
+@pytest.mark.proves("E-3")
+def test_where_duplicates_are_detected_the_message_id_is_a_key(scene: Scene) -> None:
     description = QueueDescription(
         enable_partitioning=True, requires_duplicate_detection=True, max_size_megabytes=1_024
     )
@@ -405,7 +413,8 @@ def test_where_duplicates_are_detected_the_message_id_is_a_key(scene: Scene) -> 
     assert scene.counts(orders)[HERE] == 1
 
 
-def test_messages_of_another_partition_are_not_settled(scene: Scene) -> None:  # E-10
+@pytest.mark.proves("E-10")
+def test_messages_of_another_partition_are_not_settled(scene: Scene) -> None:
     orders = scene.partitioned("orders")
     there = (HERE + 2) % PARTITION_COUNT  # in the same store, and still another partition
     locks, other_locks = scene.locked(orders, HERE, b"one"), scene.locked(orders, there, b"two")
@@ -421,7 +430,8 @@ def test_messages_of_another_partition_are_not_settled(scene: Scene) -> None:  #
     assert scene.counts(orders)[there] == 1
 
 
-def test_a_key_of_another_partition_than_what_was_settled(scene: Scene) -> None:  # E-10
+@pytest.mark.proves("E-10")
+def test_a_key_of_another_partition_than_what_was_settled(scene: Scene) -> None:
     orders = scene.partitioned("orders")
     there = (HERE + 2) % PARTITION_COUNT
     transaction = scene.declare()
@@ -475,7 +485,8 @@ def test_scheduled_numbers_are_those_of_the_partition(scene: Scene) -> None:
     assert scene.counts(orders)[HERE] == 2
 
 
-def test_rules_are_not_changed_inside_a_transaction(scene: Scene) -> None:  # E-13
+@pytest.mark.proves("E-13")
+def test_rules_are_not_changed_inside_a_transaction(scene: Scene) -> None:
     news = scene.partitioned(
         "news", TopicDescription(enable_partitioning=True, max_size_megabytes=1_024)
     )
@@ -495,7 +506,8 @@ def test_rules_are_not_changed_inside_a_transaction(scene: Scene) -> None:  # E-
 # --- stores that are down, and stores elsewhere ---------------------------------------------------
 
 
-def test_a_store_that_is_down_is_told_at_once(scene: Scene) -> None:  # E-5
+@pytest.mark.proves("E-5")
+def test_a_store_that_is_down_is_told_at_once(scene: Scene) -> None:
     near, far = scene.plain("near", 0), scene.plain("far", 1)
     scene.stores[1].broker.health = DOWN
     transaction = scene.declare()

@@ -1,4 +1,4 @@
-"""The inside of a stored message: what filters see of it, and what actions change in it (M-6)."""
+"""The inside of a stored message: what filters see of it, and what actions change in it."""
 
 import random
 from datetime import UTC, datetime, timedelta
@@ -33,6 +33,8 @@ from twinbus.message.plain import (
 )
 from twinbus.message.scan import scan
 from twinbus.message.stored import encode_delivered
+
+pytestmark = pytest.mark.proves("M-6")
 
 ID = UUID(int=0x1234)
 NOON_MS = 1_793_534_400_000

@@ -16,6 +16,8 @@ from twinbus.message.producer_keys import PRODUCER_KEY
 from twinbus.message.sections import DELIVERY_ANNOTATIONS, encode_map_section
 from twinbus.message.short_scan import PING_TYPE
 
+pytestmark = pytest.mark.proves("P-13")
+
 
 def annotated(key: object, body: bytes = b"body") -> NewMessage:
     """A message as the SDK sends it."""

@@ -14,6 +14,8 @@ from azure.core.exceptions import (
 from twinbus.pairing.backlog_queues import find_or_create, names_of, settings
 from twinbus.pairing.steps import CreateQueue, ListQueues, Pause
 
+pytestmark = pytest.mark.proves("P-1", "P-4", "P-5")
+
 
 def answer(status: int) -> HttpResponseError:
     error = HttpResponseError(f"status {status}")
@@ -66,11 +68,13 @@ class Secondary:
 QUEUES = ["ns/x-servicebus-transfer/0", "ns/x-servicebus-transfer/1"]
 
 
+@pytest.mark.proves("P-4")
 def test_names() -> None:
     """P-4"""
     assert names_of("ns", 2) == QUEUES
 
 
+@pytest.mark.proves("P-4")
 def test_description() -> None:
     """P-4"""
     made = settings()
@@ -83,6 +87,7 @@ def test_description() -> None:
     assert made["auto_delete_on_idle"].startswith("P10675199D")
 
 
+@pytest.mark.proves("P-4")
 def test_all_are_made() -> None:
     """P-4"""
     secondary = Secondary("other")
@@ -90,8 +95,9 @@ def test_all_are_made() -> None:
     assert secondary.created == QUEUES
 
 
+@pytest.mark.proves("P-5")
 def test_what_is_there_is_used() -> None:
-    """P-5: also in other letters, and those with a higher index are left alone."""
+    """Also in other letters, and those with a higher index are left alone."""
     secondary = Secondary("ns/x-servicebus-transfer/1", "ns/x-servicebus-transfer/7")
     assert secondary.run() == QUEUES
     assert secondary.created == QUEUES[:1]
@@ -115,8 +121,9 @@ def test_listing_gives_up_after_two_minutes() -> None:
     assert sum(secondary.pauses_s) == 120.0
 
 
+@pytest.mark.proves("P-1")
 def test_an_unreachable_secondary_is_told_soon() -> None:
-    """P-1: by then the SDK has tried several times, each time."""
+    """By then the SDK has tried several times, each time."""
     secondary = Secondary()
     secondary.failing = ListQueues
     secondary.failures = [ServiceRequestError("no such host")] * 20
@@ -125,10 +132,11 @@ def test_an_unreachable_secondary_is_told_soon() -> None:
     assert sum(secondary.pauses_s) == 3.0
 
 
+@pytest.mark.proves("P-1")
 @pytest.mark.parametrize("failing", [ListQueues, CreateQueue])
 @pytest.mark.parametrize("error", [ClientAuthenticationError("who?"), answer(401), answer(403)])
 def test_no_manage_claim(failing: type[ListQueues], error: HttpResponseError) -> None:
-    """P-1: raised at once."""
+    """Raised at once."""
     secondary = Secondary()
     secondary.failing, secondary.failures = failing, [error]
     with pytest.raises(type(error)):

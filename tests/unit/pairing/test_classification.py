@@ -20,6 +20,8 @@ from twinbus.pairing.errors import (
     PairFaultedError,
 )
 
+pytestmark = pytest.mark.proves("P-7", "P-8")
+
 RAISE, COUNT, BUSY = Verdict.RAISE, Verdict.COUNT, Verdict.BUSY
 
 EXPECTED: list[tuple[BaseException, Verdict, Verdict]] = [
@@ -142,6 +144,7 @@ class AuthenticationFailed(Exception):
         self.status_code = status_code
 
 
+@pytest.mark.proves("P-8")
 @pytest.mark.parametrize("policy", ["documented", "legacy"])
 @pytest.mark.parametrize(
     ("cause", "verdict"),

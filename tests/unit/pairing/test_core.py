@@ -69,6 +69,7 @@ def test_names_compare_without_case() -> None:
     assert pairing.entity("bills") is not pairing.entity("orders")
 
 
+@pytest.mark.proves("P-7")
 def test_failover_is_per_entity() -> None:
     """P-7."""
     clock = Clock()
@@ -122,6 +123,7 @@ def test_force() -> None:
     assert pairing.entity("orders").state is State.RECOVERING
 
 
+@pytest.mark.proves("P-17")
 def test_fault() -> None:
     """P-17."""
     pairing = pairing_at(Clock())

@@ -4,6 +4,8 @@ import pytest
 
 from twinbus.pairing.coupling import Coupling, Side
 
+pytestmark = pytest.mark.proves("P-17")
+
 
 @pytest.mark.parametrize(
     ("first", "partner"), [(Side.PRIMARY, Side.SECONDARY), (Side.SECONDARY, Side.PRIMARY)]

@@ -16,6 +16,8 @@ from twinbus.pairing.events import (
 )
 from twinbus.pairing.failover import TRANSITIONS, Decision, EntityFailover, Trigger, Way
 
+pytestmark = pytest.mark.proves("P-6", "P-7", "P-8", "P-9", "P-13")
+
 HEALTHY, FAILING = State.HEALTHY, State.FAILING
 FAILED_OVER, RECOVERING = State.FAILED_OVER, State.RECOVERING
 ERROR = OperationTimeoutError()
@@ -125,10 +127,11 @@ def test_every_state_and_what_moves_it(
     assert machine.state is after
 
 
+@pytest.mark.proves("P-8")
 @pytest.mark.parametrize("before", State)
 @pytest.mark.parametrize("act", [be_busy, be_refused])
 def test_busy_and_refused_move_nothing(before: State, act: Callable[[Machine], None]) -> None:
-    """P-8: they neither start nor stop a timer."""
+    """They neither start nor stop a timer."""
     machine = in_state(before)
     deadline = machine.next_deadline()
     act(machine)
@@ -137,12 +140,13 @@ def test_busy_and_refused_move_nothing(before: State, act: Callable[[Machine], N
     assert machine.events == []
 
 
+@pytest.mark.proves("P-7")
 @pytest.mark.parametrize(
     ("before", "after"),
     [(HEALTHY, FAILED_OVER), (RECOVERING, FAILED_OVER), (FAILED_OVER, FAILED_OVER)],
 )
 def test_without_an_interval_the_first_error_fails_over(before: State, after: State) -> None:
-    """P-7: and that same send goes on to the backlog."""
+    """And that same send goes on to the backlog."""
     machine = in_state(before, interval_s=0.0)
     assert machine.fail(120.0) is Decision.BACKLOG
     assert machine.state is after
@@ -155,6 +159,7 @@ def test_the_table_is_all_there_is() -> None:
     assert {trigger for lines in TRANSITIONS.values() for trigger in lines} == set(Trigger)
 
 
+@pytest.mark.proves("P-6", "P-9")
 @pytest.mark.parametrize("state", State)
 def test_way(state: State) -> None:
     """P-6, P-9."""
@@ -186,8 +191,9 @@ def test_what_becomes_of_a_failed_send(state: State, verdict: Verdict, decision:
 # --- the interval -----------------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-7")
 def test_the_interval_runs_from_the_first_failure() -> None:
-    """P-7: later failures do not put it off, a success stops it."""
+    """Later failures do not put it off, a success stops it."""
     machine = Machine()
     assert machine.fail(100.0) is Decision.RAISE
     assert machine.fail(159.0) is Decision.RAISE
@@ -248,6 +254,7 @@ def test_may_fail_over(state: State, interval_s: float, by: float, expected: boo
 # --- pings ------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-13")
 def test_the_first_ping_comes_one_interval_after_the_failover() -> None:
     """P-13."""
     machine = in_state(FAILED_OVER)
@@ -276,8 +283,9 @@ def test_one_ping_at_a_time_and_one_an_interval() -> None:
     assert machine.tick(150.0)
 
 
+@pytest.mark.proves("P-13")
 def test_the_first_ping_that_gets_through_ends_it() -> None:
-    """P-13: every sender is back at once, pinging stops."""
+    """Every sender is back at once, pinging stops."""
     machine = in_state(FAILED_OVER)
     machine.ping(110.0)
     machine.ping_succeeded(112.0)

@@ -1,7 +1,11 @@
 """P-14: what waits for its destination, and what must wait for it."""
 
+import pytest
+
 from twinbus.pairing import held as held_module
 from twinbus.pairing.held import LAPSE_S, Held, SentBefore
+
+pytestmark = pytest.mark.proves("P-14")
 
 
 def test_a_message_waits_for_earlier_ones_of_its_session() -> None:

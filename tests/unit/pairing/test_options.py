@@ -13,6 +13,8 @@ from twinbus.pairing.options import (
     primary_name_of,
 )
 
+pytestmark = pytest.mark.proves("P-2")
+
 CONNECTION_STRING = "Endpoint=sb://second.example/;SharedAccessKeyName=root;SharedAccessKey=a2V5"
 
 
@@ -20,6 +22,7 @@ def options(**settings: Any) -> SendAvailabilityPairedNamespaceOptions:
     return SendAvailabilityPairedNamespaceOptions(object(), object(), **settings)
 
 
+@pytest.mark.proves("P-2")
 def test_defaults() -> None:
     """P-2"""
     made = options()
@@ -34,6 +37,7 @@ def test_defaults() -> None:
     assert made.primary_name is None
 
 
+@pytest.mark.proves("P-2")
 @pytest.mark.parametrize("interval", [0, 0.5, 3600, dt.timedelta(hours=1)])
 def test_failover_interval_in_range(interval: Any) -> None:
     """P-2"""
@@ -42,12 +46,14 @@ def test_failover_interval_in_range(interval: Any) -> None:
     assert made.failover_interval == expected
 
 
+@pytest.mark.proves("P-2")
 @pytest.mark.parametrize("interval", [1, 1800, dt.timedelta(minutes=30)])
 def test_ping_interval_in_range(interval: Any) -> None:
     """P-2"""
     assert options(ping_primary_interval=interval).ping_primary_interval_s in {1.0, 1800.0}
 
 
+@pytest.mark.proves("P-2")
 @pytest.mark.parametrize(
     ("setting", "value", "text"),
     [
@@ -74,7 +80,7 @@ def test_ping_interval_in_range(interval: Any) -> None:
     ],
 )
 def test_out_of_range(setting: str, value: Any, text: str) -> None:
-    """P-2: whatever is outside is a ValueError that says what would be inside."""
+    """Whatever is outside is a ValueError that says what would be inside."""
     with pytest.raises(ValueError, match=text):
         options(**{setting: value})
     with pytest.raises(ValueError, match=text):
@@ -96,8 +102,9 @@ def test_both_clients_are_needed() -> None:
         SendAvailabilityPairedNamespaceOptions(object(), None)
 
 
+@pytest.mark.proves("P-2")
 def test_the_count_tells_what_was_found() -> None:
-    """P-2: pairing writes it back."""
+    """Pairing writes it back."""
     made = options(backlog_queue_count=3)
     made.backlog_queue_count = 2
     assert made.backlog_queue_count == 2
@@ -124,6 +131,7 @@ def test_no_connection_string() -> None:
         SendAvailabilityPairedNamespaceOptions.from_connection_string("second.example")
 
 
+@pytest.mark.proves("P-4")
 @pytest.mark.parametrize(
     ("namespace", "name"),
     [
@@ -138,7 +146,7 @@ def test_no_connection_string() -> None:
     ],
 )
 def test_primary_name(namespace: str, name: str) -> None:
-    """P-4: `<primary namespace>`; servers of one machine must not share their queues."""
+    """`<primary namespace>`; servers of one machine must not share their queues."""
     assert primary_name_of(namespace) == name
 
 

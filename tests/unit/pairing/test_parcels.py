@@ -21,6 +21,8 @@ from twinbus.pairing.parcels import Parcel, collect
 from twinbus.pairing.producer_keys import STAMP, ProducerKeys
 from twinbus.pairing.stamps import CAN_APPEND, with_stamp
 
+pytestmark = pytest.mark.proves("P-6")
+
 LIMIT = 256 * 1024
 
 
@@ -124,8 +126,9 @@ def test_a_list_that_does_not_fit_one_batch_is_refused_as_the_sdk_does() -> None
         collect([ServiceBusMessage(b"x" * 600)] * 2, 1024)
 
 
+@pytest.mark.proves("P-6")
 def test_stamps_never_make_a_list_too_large() -> None:
-    """P-6: what fits without a pair fits with one."""
+    """What fits without a pair fits with one."""
     messages = [ServiceBusMessage(b"x" * 400)] * 2
     size = collect(messages, LIMIT).outgoing.size_in_bytes
     parcel = opened(messages, size)

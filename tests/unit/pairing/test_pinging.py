@@ -16,6 +16,8 @@ from twinbus.pairing.pinging import ping, ping_message
 from twinbus.pairing.rewriting import encoded_size
 from twinbus.pairing.steps import SendPing
 
+pytestmark = pytest.mark.proves("P-13")
+
 
 def pairing_over(policy: Policy = "documented") -> Pairing:
     """Failed over at 0, asked at 60."""

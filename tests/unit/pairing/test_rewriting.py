@@ -16,6 +16,8 @@ from twinbus.pairing.rewriting import restore, rewrite
 from twinbus.pairing.rules import DAMAGED, EXPIRED, NO_PATH, RESERVED
 from twinbus.pairing.value_types import TypesError, recover, time_of, types_of
 
+pytestmark = pytest.mark.proves("P-11")
+
 NOW = dt.datetime(2026, 11, 15, 12, tzinfo=dt.UTC)
 NOW_MS = int(NOW.timestamp() * 1000)
 HOUR_MS = 3_600_000
@@ -47,8 +49,9 @@ def through(message: AmqpAnnotatedMessage, mode: Any = "original", **age: float)
     return restore(read(rewrite(message, "orders", "p/1"), enqueued_ms), NOW, mode)
 
 
+@pytest.mark.proves("P-11")
 def test_each_property_has_its_place() -> None:
-    """P-11: names and types of the old client."""
+    """Names and types of the old client."""
     message = amqp(
         session_id="s", time_to_live=dt.timedelta(hours=1), scheduled_enqueue_time_utc=NOW
     )
@@ -75,6 +78,7 @@ def test_a_plain_message_gets_its_path_only() -> None:
     assert rewritten.application_properties == {"x-ms-path": "orders"}
 
 
+@pytest.mark.proves("P-11")
 def test_and_back() -> None:
     """P-11"""
     scheduled = NOW + dt.timedelta(days=1)
@@ -190,8 +194,9 @@ def test_forms_of_a_time_to_live(value: Any, milliseconds: int) -> None:
     assert header.time_to_live == milliseconds
 
 
+@pytest.mark.proves("P-14")
 def test_a_foreign_message() -> None:
-    """P-14: it has no path, so nobody knows where it should go."""
+    """It has no path, so nobody knows where it should go."""
     with pytest.raises(UnrestorableMessageError, match="no sender of a pair") as refused:
         restore(read(amqp(application_properties={"other": 1})), NOW)
     assert refused.value.reason == NO_PATH
@@ -199,6 +204,7 @@ def test_a_foreign_message() -> None:
         restore(read(AmqpAnnotatedMessage(value_body="x")), NOW)
 
 
+@pytest.mark.proves("P-14")
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
@@ -219,7 +225,7 @@ def test_a_foreign_message() -> None:
     ],
 )
 def test_damaged(name: str, value: Any, text: str) -> None:
-    """P-14: told in one way, whatever is wrong."""
+    """Told in one way, whatever is wrong."""
     properties: dict[str | bytes, Any] = {"x-ms-path": "q", "mine": 1, name: value}
     with pytest.raises(UnrestorableMessageError, match=text) as refused:
         restore(read(amqp(application_properties=properties)), NOW)

@@ -2,10 +2,13 @@
 
 import random
 
+import pytest
 from azure.servicebus.exceptions import ServiceBusConnectionError
 
 from twinbus.pairing.events import BacklogQueueLost, Event
 from twinbus.pairing.rotation import REST_S, BacklogRotation
+
+pytestmark = pytest.mark.proves("P-9", "P-10")
 
 QUEUES = ["p/0", "p/1", "p/2"]
 ERROR = ServiceBusConnectionError()

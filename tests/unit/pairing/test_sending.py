@@ -34,6 +34,8 @@ from twinbus.pairing.sending import SenderState, after, batch_bytes, schedule, s
 from twinbus.pairing.steps import Flow, Pause, ScheduleOnPrimary, SendToBacklog, SendToPrimary, Step
 from twinbus.pairing.value_types import time_of
 
+pytestmark = pytest.mark.proves("P-6", "P-12")
+
 DOWN = ServiceBusConnectionError()
 BUSY = ServiceBusServerBusyError()
 TIME = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
@@ -124,6 +126,7 @@ def property_in_backlog(message: AmqpAnnotatedMessage, name: str) -> Any:
 # --- the primary ------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-6")
 def test_a_healthy_send_is_one_step() -> None:
     """P-6."""
     world = World()
@@ -140,6 +143,7 @@ def test_nothing_to_send_is_no_step() -> None:
     assert world.run(schedule(world.pairing, world.sender, collect([]), TIME)) == []
 
 
+@pytest.mark.proves("P-7")
 def test_until_the_interval_has_passed_callers_see_the_error() -> None:
     """P-7."""
     world = World()
@@ -153,8 +157,9 @@ def test_until_the_interval_has_passed_callers_see_the_error() -> None:
     assert world.kinds() == ["SendToBacklog"]
 
 
+@pytest.mark.proves("P-7")
 def test_without_an_interval_that_same_send_goes_on() -> None:
-    """P-7: with the key that the primary may have seen."""
+    """With the key that the primary may have seen."""
     world = World(interval_s=0.0)
     world.send(message(), DOWN)
     assert world.kinds() == ["SendToPrimary", "SendToBacklog"]
@@ -176,6 +181,7 @@ def test_a_send_that_was_under_way_when_its_entity_failed_over_goes_on() -> None
     assert world.kinds() == ["SendToPrimary", "SendToBacklog"]
 
 
+@pytest.mark.proves("P-8")
 def test_unauthorized_is_raised_and_never_fails_over() -> None:
     """P-8."""
     world = World(interval_s=0.0)
@@ -184,8 +190,9 @@ def test_unauthorized_is_raised_and_never_fails_over() -> None:
     assert world.entity.state is State.HEALTHY
 
 
+@pytest.mark.proves("P-8")
 def test_server_busy_waits_and_sends_again() -> None:
-    """P-8: the same message, with the same key."""
+    """The same message, with the same key."""
     world = World(interval_s=0.0)
     world.send(message(), BUSY, BUSY)
     assert world.kinds() == ["SendToPrimary", "Pause", "SendToPrimary", "Pause", "SendToPrimary"]
@@ -248,8 +255,9 @@ def test_legacy_raises_what_refuses_pings() -> None:
     assert caught.value.__cause__ is refusal
 
 
+@pytest.mark.proves("P-6")
 def test_stamps_never_make_a_message_too_large() -> None:
-    """P-6: it goes without."""
+    """It goes without."""
     world = World()
     one = message()
     world.send(one, MessageSizeExceededError())
@@ -339,8 +347,9 @@ def test_a_timeout_that_is_none(timeout_s: float) -> None:
 # --- the backlog ------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-9")
 def test_a_sender_stays_with_its_queue() -> None:
-    """P-9: picked at random, once."""
+    """Picked at random, once."""
     world = World()
     world.fail_over()
     for _ in range(10):
@@ -354,8 +363,9 @@ def test_a_sender_stays_with_its_queue() -> None:
     assert others == {"p/0", "p/1", "p/2"}
 
 
+@pytest.mark.proves("P-10")
 def test_a_queue_that_fails_leaves_the_rotation_and_another_is_picked() -> None:
-    """P-10: and every sender of the pairing learns it."""
+    """And every sender of the pairing learns it."""
     world = World()
     world.fail_over()
     world.send(message(), DOWN)
@@ -385,8 +395,9 @@ def test_a_send_tries_a_queue_once_whatever_others_found_meanwhile() -> None:
     assert len(world.steps) == 2
 
 
+@pytest.mark.proves("P-10")
 def test_none_is_left() -> None:
-    """P-10: the error says so, and the caller still has the message."""
+    """The error says so, and the caller still has the message."""
     world = World()
     world.fail_over()
     with pytest.raises(BacklogUnavailableError, match="none is left") as caught:
@@ -451,8 +462,9 @@ def test_how_many_were_taken_before_the_backlog_closed() -> None:
     assert again == first, "what is sent again is known by its key"
 
 
+@pytest.mark.proves("P-12")
 def test_a_message_that_rewriting_makes_too_large_is_refused_before_sending() -> None:
-    """P-12: naming both sizes; and nothing of its list is sent."""
+    """Naming both sizes; and nothing of its list is sent."""
     world = World()
     world.fail_over()
     large = message(b"x" * 2000)
@@ -540,6 +552,7 @@ def test_schedule_in_the_backlog() -> None:
 # --- the shortcut ---------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("P-6")
 def test_a_single_message_of_a_healthy_entity_needs_no_flow() -> None:
     """P-6"""
     world = World()
@@ -576,8 +589,9 @@ def test_there_is_no_shortcut_to_an_entity_that_is_not_healthy() -> None:
     assert shortcut(world.pairing, world.entity, message()) is not None
 
 
+@pytest.mark.proves("P-7")
 def test_after_a_shortcut_that_failed_the_flow_goes_on_with_the_same_key() -> None:
-    """P-7: an interval of zero fails over, and that same send goes on to the backlog."""
+    """An interval of zero fails over, and that same send goes on to the backlog."""
     world = World(interval_s=0.0)
     sent = message()
     way = shortcut(world.pairing, world.entity, sent)

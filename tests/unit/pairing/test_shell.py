@@ -83,9 +83,10 @@ def test_an_interrupted_caller_is_no_outcome() -> None:
 NOWHERE = "Endpoint=sb://nowhere.example/;SharedAccessKeyName=root;SharedAccessKey=a2V5"
 
 
+@pytest.mark.proves("P-17")
 @pytest.mark.parametrize("removed", [0, 1])
 def test_a_client_in_two_pairs_tells_the_one_that_is_left(removed: int) -> None:
-    """P-17: whichever of them has let go of it; nobody is told twice."""
+    """Whichever of them has let go of it; nobody is told twice."""
     client = ServiceBusClient.from_connection_string(NOWHERE)
     told: list[int] = []
     hooks = [_CloseHook(client, partial(told.append, number)) for number in range(2)]
@@ -97,10 +98,11 @@ def test_a_client_in_two_pairs_tells_the_one_that_is_left(removed: int) -> None:
     assert told == [1 - removed]
 
 
+@pytest.mark.proves("P-17")
 @pytest.mark.asyncio
 @pytest.mark.parametrize("removed", [0, 1])
 async def test_an_async_client_in_two_pairs(removed: int) -> None:
-    """P-17: as above."""
+    """As above."""
     client = azure.servicebus.aio.ServiceBusClient.from_connection_string(NOWHERE)
     told: list[int] = []
 

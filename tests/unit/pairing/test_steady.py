@@ -287,8 +287,9 @@ async def test_a_call_that_is_under_way_is_watched_also_when_no_more_come() -> N
     assert watch.end()
 
 
+@pytest.mark.proves("P-17")
 def test_who_waits_meets_no_thread_that_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P-17: one closes the pair in the moment in which another begins to close a sender."""
+    """One closes the pair in the moment in which another begins to close a sender."""
     closing = _steady.Closing()
     begin = threading.Thread.start
     errors: list[BaseException] = []

@@ -27,6 +27,8 @@ from twinbus.pairing.rules import DAMAGED, EXPIRED, NO_PATH
 from twinbus.pairing.steps import Complete, DeadLetter, Pause, Receive, SendRestored, Step
 from twinbus.pairing.syphon import DESTINATION_NOT_FOUND, REFUSED, TOO_LARGE, Syphon
 
+pytestmark = pytest.mark.proves("P-14")
+
 QUEUE = "ns/x-servicebus-transfer/0"
 NOW_UTC = dt.datetime(2026, 11, 15, tzinfo=dt.UTC)
 
@@ -116,8 +118,9 @@ class Shell:
         return self.step == Receive(QUEUE, 100, 900.0)
 
 
+@pytest.mark.proves("P-14")
 def test_received_sent_completed() -> None:
-    """P-14: in the order of the backlog, messages of one destination together."""
+    """In the order of the backlog, messages of one destination together."""
     shell = Shell()
     assert shell.is_polling()
     shell.receive(waiting(2), waiting(1), waiting(3, "other"), waiting(4))
@@ -129,6 +132,7 @@ def test_received_sent_completed() -> None:
     assert (shell.syphon.moved, shell.syphon.held) == ({QUEUE: 4}, {QUEUE: 0})
 
 
+@pytest.mark.proves("C-2")
 def test_no_pause_between_polls() -> None:
     """C-2"""
     shell = Shell()
@@ -166,8 +170,9 @@ def test_the_producer_key_goes_along() -> None:
     assert message.delivery_annotations == {"x-opt-twinbus-producer-key": "producer/17"}
 
 
+@pytest.mark.proves("P-14")
 def test_a_foreign_message_is_a_dead_letter() -> None:
-    """P-14: and does not hold up the rest."""
+    """And does not hold up the rest."""
     shell = Shell()
     foreign = received(1, AmqpAnnotatedMessage(data_body="?"))
     damaged = received(
@@ -212,8 +217,9 @@ def test_what_has_expired_is_a_dead_letter() -> None:
     shell.sent("q", 2)
 
 
+@pytest.mark.proves("P-14")
 def test_a_destination_that_is_gone() -> None:
-    """P-14: found out by one send for all its messages."""
+    """Found out by one send for all its messages."""
     shell = Shell()
     shell.receive(waiting(1, "gone"), waiting(2, "gone"), waiting(3))
     shell.send("gone", 1, 2)
@@ -223,8 +229,9 @@ def test_a_destination_that_is_gone() -> None:
     shell.sent("q", 3)
 
 
+@pytest.mark.proves("P-14")
 def test_too_large_is_found_by_halving() -> None:
-    """P-14: one by one, never because of a neighbour."""
+    """One by one, never because of a neighbour."""
     shell = Shell()
     shell.receive(*(waiting(number) for number in range(1, 6)))
     too_large = MessageSizeExceededError(message="too large")
@@ -329,6 +336,7 @@ def test_messages_without_a_key_go_by_producer_and_block() -> None:
     shell.sent("q", 5)
 
 
+@pytest.mark.proves("P-14")
 @pytest.mark.parametrize(
     ("error", "rest_s"),
     [
@@ -342,7 +350,7 @@ def test_messages_without_a_key_go_by_producer_and_block() -> None:
     ],
 )
 def test_a_destination_that_is_down_rests(error: Exception, rest_s: float) -> None:
-    """P-14: its messages stay locked, others go their way, and it is told."""
+    """Its messages stay locked, others go their way, and it is told."""
     shell = Shell()
     shell.receive(waiting(1), waiting(2, "other"), waiting(3))
     shell.send("q", 1, 3)
@@ -397,6 +405,7 @@ def test_it_pauses_when_it_meets_the_same_messages_again() -> None:
     shell.sent("q", 1, 2)
 
 
+@pytest.mark.proves("P-14")
 def test_nothing_of_a_session_overtakes_what_is_held() -> None:
     """P-14"""
     shell = Shell()
@@ -416,8 +425,9 @@ def test_nothing_of_a_session_overtakes_what_is_held() -> None:
     assert shell.syphon.held == {QUEUE: 0}
 
 
+@pytest.mark.proves("P-15")
 def test_what_never_comes_again_is_not_waited_for() -> None:
-    """P-15: another syphon has taken it."""
+    """Another syphon has taken it."""
     shell = Shell()
     shell.receive(waiting(1, session_id="s"))
     shell.answer(ServiceBusConnectionError(message="down"))

@@ -97,8 +97,9 @@ def place(files: Files, directory: Path, write: Callable[[str], None]) -> bool:
     return BatchPlacer(files, str(directory), "capture").place(7, write)
 
 
+@pytest.mark.proves("D-3")
 def test_a_batch_is_captured_once_wherever_the_driver_dies(tmp_path: Path) -> None:
-    """D-3: no message twice, none missing, and done is done."""
+    """No message twice, none missing, and done is done."""
     is_over = False
     for steps in range(STEPS_MAX):
         directory = tmp_path / str(steps)
@@ -174,11 +175,12 @@ def compact(files: Files, directory: Path) -> bool:
     return HourSwapper(files, str(directory), HOUR).replace(plan, merge)
 
 
+@pytest.mark.proves("D-3")
 @pytest.mark.parametrize("can_exchange", [True, False])
 def test_an_hour_is_compacted_wherever_it_is_interrupted(
     tmp_path: Path, can_exchange: bool
 ) -> None:
-    """D-3: readers see every message once; where two folders cannot change places, or none."""
+    """Readers see every message once; where two folders cannot change places, or none."""
     is_over = False
     for steps in range(STEPS_MAX):
         directory = tmp_path / str(steps)

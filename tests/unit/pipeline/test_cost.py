@@ -1,4 +1,4 @@
-"""The meter's records in tasks, and the page of a bill (D-5)."""
+"""The meter's records in tasks, and the page of a bill."""
 
 from datetime import date
 from decimal import Decimal
@@ -13,6 +13,8 @@ from twinbus.errors import ConfigError
 from twinbus.metered import Metered, encode_line, parse_iso
 from twinbus.pipeline.jobs.cost import Bill, Day, decode_record, meter_directory
 from twinbus.pipeline.report.bill import bill_page, headline
+
+pytestmark = pytest.mark.proves("D-5")
 
 NOON_MS = parse_iso("2026-11-15T12:00:00Z")
 PRICES = Prices(date(2026, 11, 1), "EUR", Decimal(10), 0, (Tier(None, Decimal(1)),), Decimal(1))

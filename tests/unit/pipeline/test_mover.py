@@ -13,6 +13,8 @@ from twinbus.pipeline.syphon.mover import Memory, Mover, lines_of, parts_of
 from twinbus.pipeline.syphon.restoring import RestoredBytes
 from twinbus.pipeline.syphon.rests import REST_MS_MAX, Rests
 
+pytestmark = pytest.mark.proves("D-2")
+
 QUEUE = "shop/x-servicebus-transfer/0"
 
 
@@ -82,8 +84,9 @@ def bodies(entity: Entity) -> list[str]:
     return [body.decode() for body in found if isinstance(body, bytes)]
 
 
+@pytest.mark.proves("D-2")
 def test_everything_goes_home_in_order(world: World) -> None:
-    """D-2: and is gone from the backlog."""
+    """And is gone from the backlog."""
     for number in range(10):
         world.wait(f"{number}")
     assert world.move() == {("orders", "moved", ""): 10}
@@ -101,8 +104,9 @@ def test_a_limit_ends_a_round_early(world: World) -> None:
     assert len(world.primary.entities["orders"].received) == 20
 
 
+@pytest.mark.proves("D-2")
 def test_nothing_is_deleted_that_was_not_acknowledged(world: World) -> None:
-    """D-2: a connection that is lost in the middle of a batch."""
+    """A connection that is lost in the middle of a batch."""
     for number in range(8):
         world.wait(f"{number}")
     world.primary.fails_after = 2
@@ -114,8 +118,9 @@ def test_nothing_is_deleted_that_was_not_acknowledged(world: World) -> None:
     assert bodies(world.primary.entities["orders"]) == [f"{number}" for number in range(8)]
 
 
+@pytest.mark.proves("D-2")
 def test_a_task_that_dies_before_it_deletes_sends_copies_with_the_same_keys(world: World) -> None:
-    """D-2: nothing twice, also of messages that had no producer key."""
+    """Nothing twice, also of messages that had no producer key."""
     world.wait("with a key")
     world.wait("without one", key="")
     world.secondary.settle_fault = TwinbusError("the backlog is away")
@@ -129,8 +134,9 @@ def test_a_task_that_dies_before_it_deletes_sends_copies_with_the_same_keys(worl
     assert not world.backlog.waiting
 
 
+@pytest.mark.proves("P-15")
 def test_what_somebody_else_has_locked_is_sent_once_by_a_process(world: World) -> None:
-    """P-15: a syphon beside us; without keys a second copy would arrive."""
+    """A syphon beside us; without keys a second copy would arrive."""
     number = world.wait("one")
     world.backlog.locked.add(number)
     world.move()
@@ -141,13 +147,14 @@ def test_what_somebody_else_has_locked_is_sent_once_by_a_process(world: World) -
     assert not world.backlog.waiting
 
 
+@pytest.mark.proves("D-2")
 @pytest.mark.parametrize(
     "fault",
     [EntityDisabled("off"), ServerBusy("busy"), Unauthorized("no"), ConnectionLost("lost")],
     ids=lambda fault: type(fault).__name__,
 )
 def test_a_destination_that_does_not_take_it_now(world: World, fault: TwinbusError) -> None:
-    """D-2: its messages are held, others pass; it rests longer and longer."""
+    """Its messages are held, others pass; it rests longer and longer."""
     world.primary.create("others")
     world.wait("1")
     world.wait("2", "others")
@@ -178,8 +185,9 @@ def test_a_primary_that_is_away_is_asked_once_in_a_round(world: World) -> None:
     assert len(world.backlog.waiting) == 3
 
 
+@pytest.mark.proves("D-2")
 def test_a_session_is_never_overtaken(world: World) -> None:
-    """D-2: what comes after a held message of its session waits with it, whatever happens."""
+    """What comes after a held message of its session waits with it, whatever happens."""
     world.secondary.chunk_count = 2
     for number in range(6):
         world.wait(f"{number}", session=f"s{number % 2}")
@@ -212,8 +220,9 @@ def test_a_destination_that_comes_back_in_the_middle_of_a_round(world: World) ->
     assert bodies(world.primary.entities["orders"]) == ["1", "2"]
 
 
+@pytest.mark.proves("D-2")
 def test_what_can_never_be_delivered(world: World) -> None:
-    """D-2: dead-lettered with the reasons of the in-process syphon, and nobody else for it."""
+    """Dead-lettered with the reasons of the in-process syphon, and nobody else for it."""
     world.primary.size_bytes_max = 500
     world.wait("1")
     large = world.wait("x" * 600)

@@ -1,4 +1,4 @@
-"""Offsets: the JSON that a checkpoint keeps, and where the next batch ends.  (D-1)"""
+"""Offsets: the JSON that a checkpoint keeps, and where the next batch ends."""
 
 import json
 
@@ -22,6 +22,8 @@ from twinbus.pipeline.source.offsets import (
     unread,
 )
 from twinbus.pipeline.source.runs import Runs, count
+
+pytestmark = pytest.mark.proves("D-1")
 
 DEAD = "orders/$DeadLetterQueue"
 DEAD_KEY = "orders/$deadletterqueue/0"
@@ -144,8 +146,9 @@ def test_an_offset_never_goes_back(steps: list[tuple[int, int, int]], limit: int
         offset = end
 
 
+@pytest.mark.proves("D-1")
 def test_dead_letters_with_lower_numbers_come_later() -> None:
-    """D-1: what is read of a sub-queue is a set, as dead letters keep their numbers."""
+    """What is read of a sub-queue is a set, as dead letters keep their numbers."""
     one = advance(Offset(), [dead((5, 7), (9, 10))])
     assert one.runs(DEAD_KEY) == ((5, 7), (9, 10))
     two = advance(one, [dead((2, 3), (5, 7), (9, 10))])

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,11 +115,12 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.proves("D-1")
 @given(STEPS)
 def test_every_dead_letter_is_read_once_whatever_comes_and_goes(
     steps: list[tuple[set[int], set[int], int]],
 ) -> None:
-    """D-1.  A number never comes again once it has gone."""
+    """A number never comes again once it has gone."""
     there: set[int] = set()
     gone: set[int] = set()
     read: list[int] = []

@@ -1,4 +1,4 @@
-"""Where ledgers are, and which of their columns say what (D-4)."""
+"""Where ledgers are, and which of their columns say what."""
 
 from pathlib import Path
 
@@ -7,6 +7,8 @@ import pytest
 from twinbus.errors import ConfigError
 from twinbus.pipeline.jobs.ledgers import Columns, Source, choose_columns, json_names
 from twinbus.pipeline.schema import COLUMNS
+
+pytestmark = pytest.mark.proves("D-4")
 
 SOME = Source("parquet", "ledger")
 

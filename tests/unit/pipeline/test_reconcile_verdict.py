@@ -1,6 +1,8 @@
-"""What a reconciliation says: only what was looked at, and the worst first (D-4)."""
+"""What a reconciliation says: only what was looked at, and the worst first."""
 
 from dataclasses import replace
+
+import pytest
 
 from twinbus.pipeline.jobs.reconcile import Counts, Latency, Outcome, Plots
 from twinbus.pipeline.report.reconciliation import (
@@ -11,6 +13,8 @@ from twinbus.pipeline.report.reconciliation import (
     summary,
     verdict,
 )
+
+pytestmark = pytest.mark.proves("D-4")
 
 LATENCY = Latency(100, (1.0, 2.0, 3.0, 4.0), 5_000.0, 0)
 FINE = Counts(100, 100, 0, 0, 0, 0, 0, LATENCY)

@@ -19,6 +19,8 @@ from twinbus.pairing.rules import DAMAGED, EXPIRED, NO_PATH
 from twinbus.pipeline.syphon.restoring import restore_bytes, sequence_number_of
 from twinbus.pipeline.syphon.retyping import retyped
 
+pytestmark = pytest.mark.proves("D-2")
+
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000
 TICKS = Symbol("com.microsoft:timespan")
@@ -47,6 +49,7 @@ def waiting(
     )
 
 
+@pytest.mark.proves("P-11", "D-2")
 def test_everything_has_its_place_again() -> None:
     """P-11 and D-2."""
     data = waiting(

@@ -1,6 +1,10 @@
 """D-2: when the syphon goes through the backlog again."""
 
+import pytest
+
 from twinbus.pipeline.syphon.rounds import LOOK_MS_MAX, BacklogStock, Rounds, next_offset
+
+pytestmark = pytest.mark.proves("D-2")
 
 
 def stock(count: int, following: int, queue: str = "b/0", is_up: bool = True) -> BacklogStock:
@@ -34,8 +38,9 @@ def test_what_is_held_waits_longer_and_longer() -> None:
     assert rounds.should_go([stock(4, 6)], 21_100)
 
 
+@pytest.mark.proves("C-2")
 def test_an_idle_pair_is_looked_at_less_and_less_often() -> None:
-    """C-2: every look at a queue is an operation."""
+    """Every look at a queue is an operation."""
     rounds = Rounds()
     looks = 0
     for now_ms in range(0, 3_600_000, 1_000):

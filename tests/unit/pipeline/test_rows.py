@@ -1,4 +1,4 @@
-"""Encoded messages → columns: every column, every kind of body, and what nobody can read.  (D-1)"""
+"""Encoded messages → columns: every column, every kind of body, and what nobody can read."""
 
 import json
 from datetime import UTC, datetime
@@ -23,6 +23,8 @@ from twinbus.message.stored import encode_delivered
 from twinbus.pipeline.schema import AMQP, COLUMNS, arrow_schema
 from twinbus.pipeline.source.rows import POSITION_CHARS_MAX, RowBuilder, position_prefix
 from twinbus.pipeline.source.runs import Runs
+
+pytestmark = pytest.mark.proves("D-1")
 
 ALL = [column.name for column in COLUMNS]
 ENQUEUED_MS = 1_794_824_781_747

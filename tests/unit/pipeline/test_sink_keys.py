@@ -81,19 +81,20 @@ class Entity:
             self.stored.append(row)
 
 
+@pytest.mark.proves("D-1")
 @given(rows, st.integers(1, 9), st.integers(1, 9))
 def test_the_same_rows_get_the_same_keys_however_spark_cuts_them(
     found: list[Row], piece: int, other_piece: int
 ) -> None:
-    # D-1
     assert keyed(found, piece) == keyed(found, other_piece)
 
 
+@pytest.mark.proves("D-1")
 @given(rows, st.data())
 def test_a_task_that_is_tried_again_stores_each_row_once(
     found: list[Row], data: st.DataObject
 ) -> None:
-    """D-1: whatever the first tries have sent before they died, and in whatever order it came."""
+    """Whatever the first tries have sent before they died, and in whatever order it came."""
     entity = Entity()
     sent = keyed(found)
     for _ in range(data.draw(st.integers(0, 3))):
@@ -105,11 +106,12 @@ def test_a_task_that_is_tried_again_stores_each_row_once(
     assert Counter(entity.stored) == Counter(found)
 
 
+@pytest.mark.proves("D-1")
 @given(rows, rows, st.data())
 def test_a_try_with_other_rows_loses_none_of_them(
     first: list[Row], second: list[Row], data: st.DataObject
 ) -> None:
-    """A shuffle may give the second try other rows, or the same in another order (D-1)."""
+    """A shuffle may give the second try other rows, or the same in another order."""
     entity = Entity()
     second = data.draw(st.sampled_from([second, data.draw(st.permutations(first)), first[1:]]))
     for key, row in keyed(first):

@@ -128,6 +128,7 @@ def test_a_query_that_ends_is_not_started_again() -> None:
     assert run.lines == []
 
 
+@pytest.mark.proves("D-7")
 def test_a_failed_query_is_started_again_and_says_why() -> None:
     """D-7"""
     run = Run([failing(), FakeQuery(1)])
@@ -178,9 +179,10 @@ def test_a_pause_ends_when_all_is_to_end() -> None:
     assert run.slept_s == 0
 
 
+@pytest.mark.proves("D-7")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_it_cleanly_and_the_second_at_once(number: int) -> None:
-    """D-7: Ctrl-C"""
+    """Ctrl-C"""
     before = signal.getsignal(number)
     with stop_on_signals() as should_stop:
         assert not should_stop()

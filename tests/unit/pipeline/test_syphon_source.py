@@ -6,6 +6,8 @@ from twinbus.errors import ConfigError, TwinbusError
 from twinbus.pipeline.jobs.syphon import Totals, default_checkpoint
 from twinbus.pipeline.syphon.source import SyphonOptions, SyphonReader
 
+pytestmark = pytest.mark.proves("D-2")
+
 PRIMARY = "Endpoint=sb://one;SharedAccessKeyName=k;SharedAccessKey=s3cret"
 GIVEN = {"primary": PRIMARY, "secondary": PRIMARY.replace("one", "two"), "queues": "a/0, a/1,"}
 

@@ -13,6 +13,8 @@ from twinbus.storage.snapshot import SLICE_BYTES_MAX
 from twinbus.storage.verify import verify
 from twinbus.testing.disk import SimDisk
 
+pytestmark = pytest.mark.proves("P-13")
+
 
 def send(scene: Scene, producer: str, *numbers: int) -> list[int]:
     """Send numbered messages, durably."""

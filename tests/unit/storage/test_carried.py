@@ -1,5 +1,7 @@
 """Numbers that were carried into an entity are as durable as its messages.  E-11, A-3"""
 
+import pytest
+
 from tests.unit.storage.scene import Scene
 from twinbus.entities.commands import Send
 from twinbus.entities.facts import Carried
@@ -8,6 +10,8 @@ from twinbus.storage.log import numbered
 from twinbus.storage.snapshot import SLICE_BYTES_MAX
 from twinbus.storage.verify import verify
 from twinbus.testing.disk import SimDisk
+
+pytestmark = pytest.mark.proves("A-3", "E-11")
 
 
 def carry(scene: Scene, carrier: str, *numbers: int) -> list[int]:

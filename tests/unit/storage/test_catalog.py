@@ -81,8 +81,9 @@ def test_what_was_never_known_can_be_gone(catalog: CatalogFile, disk: SimDisk) -
     assert disk.operation_count == before
 
 
+@pytest.mark.proves("E-12")
 @pytest.mark.parametrize("state", [MAKING, REMOVING])
-def test_a_name_is_taken_while_something_is_left(catalog: CatalogFile, state: str) -> None:  # E-12
+def test_a_name_is_taken_while_something_is_left(catalog: CatalogFile, state: str) -> None:
     catalog.put_right([CatalogEntry("queue", "ns:left", TEXT, [1], state)], [])
     with pytest.raises(Unavailable, match="an earlier 'Left'"):
         catalog.making("queue", "ns:Left", TEXT, [0])

@@ -40,8 +40,9 @@ def names_of(index: RuleIndex, subscription_id: int) -> list[str]:
     return [rule.description.name for rule in index.rules_of(subscription_id)]
 
 
+@pytest.mark.proves("M-6")
 def test_a_subscription_belongs_to_its_topic_and_a_rule_to_its_subscription() -> None:
-    """M-6: the same before and after a restart."""
+    """The same before and after a restart."""
     scene = Scene(SimDisk())
     topic, subscription_id, rule = make_family(scene.store)
     for store in (scene.store, None):

@@ -1,4 +1,4 @@
-"""A disk with faults on purpose: what fails, what waits, and that nothing else changes (A-6)."""
+"""A disk with faults on purpose: what fails, what waits, and that nothing else changes."""
 
 import errno
 import threading
@@ -8,6 +8,8 @@ import pytest
 
 from twinbus.storage.faulty import DiskFaults, FaultyDisk
 from twinbus.testing.disk import SimDisk
+
+pytestmark = pytest.mark.proves("A-6")
 
 SIZE = 4_096
 
@@ -59,7 +61,8 @@ def test_without_faults_it_is_the_disk_itself() -> None:
     assert disk.faults.counts == (0, 0, 0)
 
 
-def test_failing() -> None:  # A-6
+@pytest.mark.proves("A-6")
+def test_failing() -> None:
     disk, inner = faulty()
     file = disk.create("a")
     file.write([b"kept"], 0)
@@ -86,7 +89,8 @@ def test_failing() -> None:  # A-6
     assert inner.contents("a") == b"more"
 
 
-def test_full() -> None:  # A-6
+@pytest.mark.proves("A-6")
+def test_full() -> None:
     disk, inner = faulty()
     disk.preallocate("a", SIZE)
     file = disk.open("a")
@@ -100,7 +104,8 @@ def test_full() -> None:  # A-6
     assert disk.faults.counts == (0, 0, 2)
 
 
-def test_slow_and_awake_at_once_when_it_ends() -> None:  # A-6
+@pytest.mark.proves("A-6")
+def test_slow_and_awake_at_once_when_it_ends() -> None:
     disk, inner = faulty()
     file = disk.create("a")
     disk.faults.set(600_000, 1.0, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""The meter's files: durable, cut off where they were torn, gathered by the hour (C-1)."""
+"""The meter's files: durable, cut off where they were torn, gathered by the hour."""
 
 import errno
 import random
@@ -9,6 +9,8 @@ from twinbus.metered import DAY_MS, HOUR_MS, Metered, parse_iso
 from twinbus.storage import meter_log
 from twinbus.storage.meter_log import MeterLog, read_meter
 from twinbus.testing.disk import CrashMode, PowerCut, SimDisk
+
+pytestmark = pytest.mark.proves("C-1")
 
 START_MS = parse_iso("2026-11-16T07:00:00Z")
 NAME = "2026-11-16.jsonl"
@@ -31,8 +33,9 @@ def line_count(disk: SimDisk, name: str = NAME) -> int:
     return disk.contents(name).count(b"\n")
 
 
+@pytest.mark.proves("C-1")
 def test_lines_are_there_after_the_power_was_cut() -> None:
-    """C-1: durable when `append` has returned."""
+    """Durable when `append` has returned."""
     disk = SimDisk()
     log = log_on(disk)
     log.append([line(START_MS), line(START_MS, "other")])
@@ -42,10 +45,11 @@ def test_lines_are_there_after_the_power_was_cut() -> None:
     assert found.names() == [NAME]
 
 
+@pytest.mark.proves("C-1")
 @pytest.mark.parametrize("mode", list(CrashMode))
 @pytest.mark.parametrize("seed", range(5))
 def test_a_power_cut_at_any_moment(mode: CrashMode, seed: int) -> None:
-    """C-1: what was appended is there; what was under way is there or not, and nothing twice."""
+    """What was appended is there; what was under way is there or not, and nothing twice."""
     rng = random.Random(seed)
     for cut in range(60):
         disk = SimDisk()
@@ -123,10 +127,11 @@ def test_a_server_that_starts_again_goes_on_in_the_same_file() -> None:
     assert (line_count(disk), total(disk)) == (2, 4)
 
 
+@pytest.mark.proves("C-1")
 @pytest.mark.parametrize("kind", ["write", "sync", "create", "sync_directory", "truncate"])
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_what_could_not_be_written_is_brought_again(kind: str, nth: int) -> None:
-    """C-1: a full disk loses nothing and counts nothing twice."""
+    """A full disk loses nothing and counts nothing twice."""
     disk = SimDisk()
     disk.fail(kind, nth, errno.ENOSPC)
     log = log_on(disk)

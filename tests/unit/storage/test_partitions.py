@@ -46,7 +46,8 @@ def make_partitions(store: Store, path: str) -> list[Queue]:
     ]
 
 
-def test_numbers_go_on_after_a_restart() -> None:  # E-1
+@pytest.mark.proves("E-1")
+def test_numbers_go_on_after_a_restart() -> None:
     scene = Scene(SimDisk())
     for partition, queue in enumerate(make_partitions(scene.store, "parts")):
         for _ in range(partition):

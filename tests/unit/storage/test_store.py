@@ -107,10 +107,11 @@ def test_grants_are_never_used_twice() -> None:
 # --- failing disks ----------------------------------------------------------------------------
 
 
+@pytest.mark.proves("M-3")
 @pytest.mark.parametrize("kind", ["write", "sync"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 def test_one_error_poisons_the_store_for_good(kind: str, code: int) -> None:
-    """M-3: after a failed write or sync nothing more is acknowledged; a restart recovers."""
+    """After a failed write or sync nothing more is acknowledged; a restart recovers."""
     disk = SimDisk()
     scene = Scene(disk)
     scene.send(b"durable")
@@ -189,8 +190,9 @@ def full_scene() -> tuple[Scene, SimDisk]:
     raise AssertionError("the disk never fills")
 
 
+@pytest.mark.proves("M-3")
 def test_a_full_disk_refuses_sends_and_settles_on() -> None:
-    """M-3: sends are refused, receiving and completing go on, and room that returns is used."""
+    """Sends are refused, receiving and completing go on, and room that returns is used."""
     scene, disk = full_scene()
     count = len(scene.messages())
     assert count > 20

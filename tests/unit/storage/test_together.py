@@ -159,6 +159,7 @@ def test_an_empty_group_is_a_fact_of_no_bytes() -> None:
 # --- shared bodies ----------------------------------------------------------------------------
 
 
+@pytest.mark.proves("M-6")
 def test_a_body_for_many_subscriptions_is_on_disk_once() -> None:
     """M-6."""
     scene = Scene(SimDisk(), cache_bytes=0)
@@ -219,8 +220,9 @@ def test_a_message_that_nobody_wants_holds_up_no_snapshot() -> None:
 # --- snapshots --------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("M-3")
 def test_a_snapshot_holds_every_kind_and_everything_they_know() -> None:
-    """M-3: of entities, their links, session states, remembered ids, and all three parts."""
+    """Of entities, their links, session states, remembered ids, and all three parts."""
     scene = Scene(SimDisk(), cache_bytes=0)
     store = scene.store
     topic = make_topic(store, 2)

@@ -1,4 +1,4 @@
-"""Authorization rules and shared access signatures (M-12)."""
+"""Authorization rules and shared access signatures."""
 
 import base64
 import hashlib
@@ -23,6 +23,8 @@ from twinbus.gateway.access.shared_access import (
     Secret,
 )
 from twinbus.limits import SAS_TOKEN_CHARS_MAX
+
+pytestmark = pytest.mark.proves("M-12")
 
 NOW_S = 1_800_000_000
 LATER_S = NOW_S + 3600
@@ -55,14 +57,16 @@ def signed(resource: str, expiry: str, key: str = KEY) -> str:
 
 
 class TestSignature:
-    def test_either_key_opens(self) -> None:  # M-12
+    @pytest.mark.proves("M-12")
+    def test_either_key_opens(self) -> None:
         for key in (KEY, SPARE_KEY):
             grant = AUTHORIZER.check_token(token(key=key), URI, NOW_S)
             assert grant.rights == RIGHTS
             assert grant.scope == "orders"
             assert grant.expires_s == LATER_S
 
-    def test_token_is_what_the_official_sdk_writes(self) -> None:  # M-13
+    @pytest.mark.proves("M-13")
+    def test_token_is_what_the_official_sdk_writes(self) -> None:
         from azure.servicebus._pyamqp.utils import generate_sas_token
 
         theirs = generate_sas_token(URI, "Root", KEY, LATER_S)  # type: ignore[no-untyped-call]
@@ -79,7 +83,8 @@ class TestSignature:
         text = f"{scheme} {'&'.join(reversed(fields.split('&')))}"
         assert AUTHORIZER.check_token(text, URI, NOW_S).rights == RIGHTS
 
-    def test_every_single_byte_tamper_is_refused(self) -> None:  # M-12
+    @pytest.mark.proves("M-12")
+    def test_every_single_byte_tamper_is_refused(self) -> None:
         good = token(expires_s=LATER_S)
         meaning = unquote(good)
         for position, character in enumerate(good):
@@ -108,7 +113,8 @@ class TestSignature:
         assert base64.b64decode(same_bytes) == base64.b64decode(signature)
         refusal(good.replace(quote_plus(signature), quote_plus(same_bytes)))
 
-    def test_unknown_rule_and_wrong_key_are_told_the_same(self) -> None:  # M-12
+    @pytest.mark.proves("M-12")
+    def test_unknown_rule_and_wrong_key_are_told_the_same(self) -> None:
         assert refusal(token(rule="nobody")) == refusal(token(key="wrong"))
 
     def test_stand_in_for_an_unknown_rule_opens_nothing(self) -> None:
@@ -128,7 +134,8 @@ class TestExpiry:
     def test_valid_until_the_second_before(self) -> None:
         assert AUTHORIZER.check_token(token(), URI, LATER_S - 1).expires_s == LATER_S
 
-    def test_expired_on_the_second(self) -> None:  # M-12
+    @pytest.mark.proves("M-12")
+    def test_expired_on_the_second(self) -> None:
         assert "expired" in refusal(token(), now_s=LATER_S)
 
     def test_forger_is_not_told_about_expiry_or_scope(self) -> None:
@@ -136,13 +143,15 @@ class TestExpiry:
         assert refusal(forged) == refusal(token(key="wrong"))
         assert refusal(forged, audience="sb://x/other") == refusal(forged)
 
-    def test_grant_ends_with_its_token(self) -> None:  # M-12: live links lose it too
+    @pytest.mark.proves("M-12")
+    def test_grant_ends_with_its_token(self) -> None:  # live links lose it too
         grant = AUTHORIZER.check_token(token(), URI, NOW_S)
         assert grant.allows(SEND, "orders", LATER_S - 1)
         assert not grant.allows(SEND, "orders", LATER_S)
 
 
 class TestScope:
+    @pytest.mark.proves("M-12")
     @pytest.mark.parametrize(
         "resource, audience",
         [
@@ -165,9 +174,10 @@ class TestScope:
             ("localhost:5672", "sb://localhost/orders"),  # both as the Node SDK signs
         ],
     )
-    def test_covered(self, resource: str, audience: str) -> None:  # M-12
+    def test_covered(self, resource: str, audience: str) -> None:
         assert AUTHORIZER.check_token(token(resource), audience, NOW_S).rights == RIGHTS
 
+    @pytest.mark.proves("M-12")
     @pytest.mark.parametrize(
         "resource, audience",
         [
@@ -190,7 +200,7 @@ class TestScope:
             ("sb://localhost/%FF", "sb://localhost/%FF"),
         ],
     )
-    def test_not_covered(self, resource: str, audience: str) -> None:  # M-12
+    def test_not_covered(self, resource: str, audience: str) -> None:
         refusal(token(resource), audience)
 
     def test_grant_is_for_the_audience_not_for_all_the_token_could(self) -> None:
@@ -201,6 +211,7 @@ class TestScope:
 
 
 class TestRights:
+    @pytest.mark.proves("M-12")
     @pytest.mark.parametrize(
         "rule, key, rights",
         [
@@ -209,7 +220,7 @@ class TestRights:
             ("receiver", "listen one", {LISTEN}),
         ],
     )
-    def test_rights_of_each_rule(self, rule: str, key: str, rights: set[str]) -> None:  # M-12
+    def test_rights_of_each_rule(self, rule: str, key: str, rights: set[str]) -> None:
         grants = [
             AUTHORIZER.check_token(token(rule=rule, key=key), URI, NOW_S),
             AUTHORIZER.check_plain(rule, key),
@@ -239,7 +250,8 @@ class TestRights:
 
 
 class TestPlain:
-    def test_either_key_opens_the_namespace(self) -> None:  # M-12
+    @pytest.mark.proves("M-12")
+    def test_either_key_opens_the_namespace(self) -> None:
         for key in (KEY, SPARE_KEY):
             grant = AUTHORIZER.check_plain("Root", key)
             assert grant.allows(MANAGE, "anything", NEVER_S - 1)
@@ -268,6 +280,7 @@ def written(**changes: str | None) -> str:
 
 
 class TestMalformed:
+    @pytest.mark.proves("M-12")
     @pytest.mark.parametrize(
         "text",
         [
@@ -299,7 +312,7 @@ class TestMalformed:
             "SharedAccessSignature " + "a" * SAS_TOKEN_CHARS_MAX,
         ],
     )
-    def test_refused(self, text: str) -> None:  # M-12
+    def test_refused(self, text: str) -> None:
         assert refusal(text) in ("The token is malformed.", "The credentials are not valid.")
 
     def test_a_valid_token_beyond_the_length_limit_is_refused(self) -> None:

@@ -1,4 +1,4 @@
-"""Authorization rules of single entities: what they open, and how they end (M-12)."""
+"""Authorization rules of single entities: what they open, and how they end."""
 
 import pytest
 from hypothesis import given
@@ -17,6 +17,8 @@ from twinbus.gateway.access.shared_access import (
     Grant,
     entity_of,
 )
+
+pytestmark = pytest.mark.proves("M-12")
 
 NOW_S = 1_800_000_000
 LATER_S = NOW_S + 3600
@@ -73,6 +75,7 @@ def test_entity_of_a_path(path: str, entity: str) -> None:
 
 
 class TestWhatARuleOpens:
+    @pytest.mark.proves("M-12")
     @pytest.mark.feature("access.entity-rules")
     @pytest.mark.parametrize("key", ["send one", "send two"])
     @pytest.mark.parametrize(
@@ -80,16 +83,15 @@ class TestWhatARuleOpens:
     )
     def test_its_entity_and_what_belongs_to_it(
         self, entities: Entities, key: str, audience: str
-    ) -> None:  # M-12
+    ) -> None:
         grant = entities.grant("sender", key, audience)
         assert grant.allows(SEND, audience, NOW_S)
         assert not grant.allows(LISTEN, audience, NOW_S)
         assert not grant.allows(MANAGE, audience, NOW_S)
 
+    @pytest.mark.proves("M-12")
     @pytest.mark.feature("access.entity-rules")
-    def test_subscriptions_are_opened_by_the_rules_of_their_topic(
-        self, entities: Entities
-    ) -> None:  # M-12
+    def test_subscriptions_are_opened_by_the_rules_of_their_topic(self, entities: Entities) -> None:
         grant = entities.grant("owner", "own one", "news/Subscriptions/all")
         assert grant.rights == RIGHTS
         assert grant.allows(LISTEN, "news/subscriptions/all/$DeadLetterQueue", NOW_S)
@@ -98,15 +100,17 @@ class TestWhatARuleOpens:
             LISTEN, "news/Subscriptions/other", NOW_S
         )
 
+    @pytest.mark.proves("M-12")
     @pytest.mark.feature("access.entity-rules")
     @pytest.mark.parametrize("audience", ["", "orders2", "orders/archive", "news", "not-there"])
-    def test_nothing_else(self, entities: Entities, audience: str) -> None:  # M-12
+    def test_nothing_else(self, entities: Entities, audience: str) -> None:
         """Not even when the token was made for the whole namespace."""
         with pytest.raises(Unauthorized, match="not valid"):
             entities.grant("sender", "send one", audience, resource="/")
 
+    @pytest.mark.proves("M-12")
     @pytest.mark.feature("access.entity-rules")
-    def test_an_entity_below_by_name_is_another(self, entities: Entities) -> None:  # M-12
+    def test_an_entity_below_by_name_is_another(self, entities: Entities) -> None:
         grant = entities.grant("sender", "send one", "orders")
         assert grant.allows(SEND, "orders", NOW_S)
         assert not grant.allows(SEND, "orders/archive", NOW_S)
@@ -152,6 +156,7 @@ class TestWhatEndsARule:
             grant = entities.grant("sender", key, "orders")
             assert entities.authorizer.stands(grant)
 
+    @pytest.mark.proves("M-12")
     @pytest.mark.feature("access.entity-rules")
     @pytest.mark.parametrize(
         "rules",
@@ -166,12 +171,13 @@ class TestWhatEndsARule:
     )
     def test_a_changed_rule_stands_no_more(
         self, entities: Entities, rules: tuple[SharedAccessRule, ...]
-    ) -> None:  # M-12
+    ) -> None:
         grant = entities.grant("sender", "send one", "orders")
         entities.rules["orders"] = rules
         assert not entities.authorizer.stands(grant)
 
-    def test_the_other_key_still_stands(self, entities: Entities) -> None:  # M-12
+    @pytest.mark.proves("M-12")
+    def test_the_other_key_still_stands(self, entities: Entities) -> None:
         """Keys are rotated one at a time, and nobody who has moved on is cut off."""
         grant = entities.grant("sender", "send two", "orders")
         renewed = SharedAccessRule("sender", ("Send",), "renewed", "send two")

@@ -1,4 +1,4 @@
-"""JSON web tokens of a configured issuer (M-12)."""
+"""JSON web tokens of a configured issuer."""
 
 import base64
 import datetime as dt
@@ -19,7 +19,7 @@ from twinbus.gateway.access.shared_access import LISTEN, MANAGE, RIGHTS, SEND
 from twinbus.gateway.access.web_tokens import CLOCK_SKEW_S, KEYS_MAX, ROLES, WebTokens, read_keys
 from twinbus.limits import JWT_CHARS_MAX
 
-pytestmark = pytest.mark.feature("access.jwt")
+pytestmark = [pytest.mark.proves("M-12"), pytest.mark.feature("access.jwt")]
 
 NOW_S = 1_800_000_000
 LATER_S = NOW_S + 3600
@@ -69,11 +69,12 @@ def refusal(text: str, tokens: WebTokens = TOKENS, now_s: int = NOW_S) -> str:
 
 
 class TestSignature:
+    @pytest.mark.proves("M-12")
     @pytest.mark.parametrize(
         "key, algorithm", [(RSA_KEY, "RS256"), (RSA_KEY, "PS256"), (EC_KEY, "ES256")]
     )
     @pytest.mark.parametrize("key_id", [None, "right"])
-    def test_each_algorithm(self, key: Any, algorithm: str, key_id: str | None) -> None:  # M-12
+    def test_each_algorithm(self, key: Any, algorithm: str, key_id: str | None) -> None:
         names = {"RS256": "rsa", "PS256": "rsa", "ES256": "ec"}
         headers = None if key_id is None else {"kid": names[algorithm]}
         text = token(key=key, algorithm=algorithm, headers=headers)
@@ -94,19 +95,22 @@ class TestSignature:
             text = token(key=key, algorithm=algorithm, headers={"kid": "any"})
             assert tokens.check(text, NOW_S) == (RIGHTS, LATER_S)
 
-    def test_another_key(self) -> None:  # M-12
+    @pytest.mark.proves("M-12")
+    def test_another_key(self) -> None:
         assert refusal(token(key=STRANGER)) == "The credentials are not valid."
 
     def test_another_key_id(self) -> None:
         refusal(token(headers={"kid": "ec"}))
         refusal(token(headers={"kid": "elsewhere"}))
 
-    def test_no_signature(self) -> None:  # M-12
+    @pytest.mark.proves("M-12")
+    def test_no_signature(self) -> None:
         refusal(token(key=None, algorithm="none"))
         head, body, _ = token().split(".")
         refusal(f"{head}.{body}.")
 
-    def test_public_key_as_a_secret(self) -> None:  # M-12
+    @pytest.mark.proves("M-12")
+    def test_public_key_as_a_secret(self) -> None:
         """The classic: the key everybody has, taken for one that nobody else has."""
         for secret in (pem(RSA_KEY).encode(), pem(RSA_KEY).strip().encode(), KEY_SET.encode()):
             head = base64.urlsafe_b64encode(b'{"alg":"HS256","typ":"JWT"}').rstrip(b"=")
@@ -126,7 +130,8 @@ class TestSignature:
         assert tokens.check(token(algorithm="PS256"), NOW_S) == (RIGHTS, LATER_S)
         refusal(token(algorithm="RS256"), tokens)
 
-    def test_every_changed_byte(self) -> None:  # M-12
+    @pytest.mark.proves("M-12")
+    def test_every_changed_byte(self) -> None:
         good = token()
         for at in range(0, len(good), 7):
             for other in ("A", "z", "."):
@@ -139,6 +144,7 @@ class TestSignature:
 
 
 class TestClaims:
+    @pytest.mark.proves("M-12")
     @pytest.mark.parametrize(
         "changes",
         [
@@ -161,7 +167,7 @@ class TestClaims:
         ],
         ids=str,
     )
-    def test_refused(self, changes: dict[str, Any]) -> None:  # M-12
+    def test_refused(self, changes: dict[str, Any]) -> None:
         made = {**CLAIMS, **changes}
         refusal(jws({name: value for name, value in made.items() if value is not None}))
 
@@ -196,8 +202,9 @@ class TestClaims:
 
 
 class TestRoles:
+    @pytest.mark.proves("M-12")
     @pytest.mark.parametrize("role, right", ROLES.items())
-    def test_each(self, role: str, right: str) -> None:  # M-12
+    def test_each(self, role: str, right: str) -> None:
         expected = RIGHTS if right == MANAGE else {right}
         for spelled in (role, role.title(), role.upper()):
             assert TOKENS.check(token(roles=[spelled]), NOW_S)[0] == expected

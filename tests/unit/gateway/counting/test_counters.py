@@ -170,7 +170,8 @@ def test_counters_belong_to_an_entity_and_go_with_it() -> None:
     assert not again.metrics.is_used
 
 
-def test_what_a_transaction_does_counts_when_it_is_committed() -> None:  # M-7
+@pytest.mark.proves("M-7")
+def test_what_a_transaction_does_counts_when_it_is_committed() -> None:
     metrics = EntityMetrics()
     Enlisted(metrics, settle(COMPLETE, 2)).rolled_back()
     assert counted(metrics) == {}

@@ -1,4 +1,4 @@
-"""The meter: units, kinds, and which receives have ended without a message (C-1, C-2)."""
+"""The meter: units, kinds, and which receives have ended without a message."""
 
 import pytest
 
@@ -19,6 +19,8 @@ from twinbus.errors import QuotaExceeded
 from twinbus.gateway.counting.counters import Enlisted, EntityMeter, measure
 from twinbus.gateway.counting.meter import METERS_MAX, Meter, ReceiveWatch, metered_path
 
+pytestmark = pytest.mark.proves("C-1", "C-2")
+
 Counts = dict[tuple[str, str], tuple[int, int]]
 
 
@@ -37,6 +39,7 @@ def messages(*sizes: int) -> list[NewMessage]:
     return [NewMessage(bytes(size)) for size in sizes]
 
 
+@pytest.mark.proves("C-1")
 @pytest.mark.parametrize(
     "size, units",
     [(0, 1), (1, 1), (65_536, 1), (65_537, 2), (131_072, 2), (131_073, 3), (204_800, 4)],
@@ -51,8 +54,9 @@ def test_a_message_counts_each_begun_64_kib(size: int, units: int) -> None:
     assert taken(meter) == {("orders", "receive"): (1, units)}
 
 
+@pytest.mark.proves("C-1")
 def test_messages_of_a_batch_count_each_by_its_own_size() -> None:
-    """C-1: many small ones are not one large one, and a large one does not make others larger."""
+    """Many small ones are not one large one, and a large one does not make others larger."""
     meter, entity = orders()
     entity.replied(Reply(Send(1, messages(*[1_000] * 100)), [], None))
     assert taken(meter) == {("orders", "send"): (100, 100)}
@@ -60,6 +64,7 @@ def test_messages_of_a_batch_count_each_by_its_own_size() -> None:
     assert taken(meter) == {("orders", "send"): (4, 1 + 2 + 1 + 4)}
 
 
+@pytest.mark.proves("P-18", "C-1")
 def test_pings_are_no_sends() -> None:
     """C-1, P-18"""
     meter, entity = orders()
@@ -69,8 +74,9 @@ def test_pings_are_no_sends() -> None:
     assert taken(meter) == {("orders", "ping"): (1, 1), ("orders", "send"): (1, 1)}
 
 
+@pytest.mark.proves("C-1", "C-2")
 def test_what_is_settled_by_number_counts_as_received() -> None:
-    """C-1, C-2: reading a message and settling it costs as much as receiving it would."""
+    """Reading a message and settling it costs as much as receiving it would."""
     meter, entity = orders()
     settle = SettleRanges(1, MAIN, Selection(), 9)
     selected = Selected()
@@ -83,8 +89,9 @@ def test_what_is_settled_by_number_counts_as_received() -> None:
     assert taken(meter) == {}
 
 
+@pytest.mark.proves("C-1")
 def test_requests_count_as_what_they_do() -> None:
-    """C-1: scheduling is a send, deferred messages are received, settling is free."""
+    """Scheduling is a send, deferred messages are received, settling is free."""
     meter, entity = orders()
     deferred = ReceiveDeferred(1, MAIN, [1], PEEK_LOCK)
     found = [Delivered(Message(1, None, 70_000, 0), bytes(70_000), 0)]
@@ -125,6 +132,7 @@ def test_what_was_taken_is_not_taken_again() -> None:
     assert taken(meter) == {("orders", "receive"): (1, 1), ("orders", "management"): (1, 1)}
 
 
+@pytest.mark.proves("C-1")
 def test_namespaces_and_entities_are_told_apart() -> None:
     """C-1"""
     meter = Meter()
@@ -170,8 +178,9 @@ class Link:
         return sum(line.empty for line in self.meter.take(0, 1))
 
 
+@pytest.mark.proves("C-2")
 def test_ten_idle_backlog_queues_are_received_from_40_times_an_hour() -> None:
-    """C-2: 10 queues, one syphon, polls of 15 minutes: 40 an hour, 960 a day, 28,800 in 30 days."""
+    """10 queues, one syphon, polls of 15 minutes: 40 an hour, 960 a day, 28,800 in 30 days."""
     links = [Link() for _ in range(10)]
     for link in links:
         link.flow(0)  # the SDK's first word on a new link
@@ -187,8 +196,9 @@ def test_ten_idle_backlog_queues_are_received_from_40_times_an_hour() -> None:
     assert sum(hourly) == 28_800
 
 
+@pytest.mark.proves("C-2")
 def test_a_receive_that_got_something_is_not_empty() -> None:
-    """C-2: credit that is left over belongs to a receive that has ended well."""
+    """Credit that is left over belongs to a receive that has ended well."""
     link = Link()
     for count in (3, 10, 1):
         link.flow(10)
@@ -199,8 +209,9 @@ def test_a_receive_that_got_something_is_not_empty() -> None:
     assert link.empty() == 1
 
 
+@pytest.mark.proves("C-2")
 def test_credit_that_the_sdk_adds_by_itself_begins_no_receive() -> None:
-    """C-2: with its credit used up it grants one more while the same receive goes on."""
+    """With its credit used up it grants one more while the same receive goes on."""
     link = Link()
     link.flow(7)
     link.deliver(7)
@@ -213,6 +224,7 @@ def test_credit_that_the_sdk_adds_by_itself_begins_no_receive() -> None:
     assert link.empty() == 1
 
 
+@pytest.mark.proves("C-2")
 def test_receives_of_one_message_each() -> None:
     """C-2"""
     link = Link()
@@ -226,9 +238,10 @@ def test_receives_of_one_message_each() -> None:
     assert link.empty() == 0
 
 
+@pytest.mark.proves("C-2")
 @pytest.mark.parametrize("how", ["closed", "withdrawn", "drained", "drained to nothing"])
 def test_the_end_of_an_empty_receive(how: str) -> None:
-    """C-2: however it ends, it is one."""
+    """However it ends, it is one."""
     link = Link()
     link.flow(5)
     if how == "withdrawn":

@@ -1,4 +1,4 @@
-"""Metering: what a second has counted becomes durable, whatever the disk says (C-1)."""
+"""Metering: what a second has counted becomes durable, whatever the disk says."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from twinbus.server.http.exchange import Request
 from twinbus.server.http.operations.meter import MeterRequests, is_about_meter
 from twinbus.testing.clock import SimClock
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.proves("C-1"), pytest.mark.asyncio]
 
 
 class Target:
@@ -79,8 +79,9 @@ async def test_what_was_counted_is_written() -> None:
     assert scene.target.is_closed
 
 
+@pytest.mark.proves("C-1")
 async def test_a_full_disk_is_said_once_and_loses_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """C-1: counting goes on in memory, an hour at a time, and is written when there is room."""
+    """Counting goes on in memory, an hour at a time, and is written when there is room."""
     scene = Scene()
     scene.target.is_full = True
     for _ in range(5):

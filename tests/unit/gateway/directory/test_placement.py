@@ -17,10 +17,11 @@ from twinbus.gateway.directory.placement import (
 from twinbus.links.store_link import DOWN, SLOW, UP
 
 
+@pytest.mark.proves("E-1")
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 15, 16, 17, 40])
 @given(path=st.text(min_size=1))
 def test_partitions_are_spread_evenly(count: int, path: str) -> None:
-    """E-1: more partitions than stores share them evenly."""
+    """More partitions than stores share them evenly."""
     stores = stores_of_partitions(path, [UP] * count)
     assert len(stores) == PARTITION_COUNT
     loads = Counter(stores)
@@ -38,8 +39,9 @@ def test_a_name_is_the_same_in_capitals() -> None:
     assert stores_of_partitions("Orders", [UP] * 5) == stores_of_partitions("oRDERS", [UP] * 5)
 
 
+@pytest.mark.proves("E-12")
 def test_a_slow_store_is_good_enough_and_a_missing_one_is_not() -> None:
-    """E-12: no half-made entity."""
+    """No half-made entity."""
     assert set(stores_of_partitions("orders", [UP, SLOW])) == {0, 1}
     with pytest.raises(Unavailable, match="store 1, which is down"):
         stores_of_partitions("orders", [UP, DOWN, UP])

@@ -1,4 +1,4 @@
-"""Faults on purpose: what may be asked for, who is hit, and when it is over (A-1, A-6)."""
+"""Faults on purpose: what may be asked for, who is hit, and when it is over."""
 
 from collections.abc import Callable
 
@@ -35,6 +35,8 @@ from twinbus.errors import (
 from twinbus.gateway.directory.directory import Directory, Entity, Part
 from twinbus.gateway.faults.faults import FAULTS_MAX, DiskPlan, Fault, Faults, Wanted
 from twinbus.gateway.faults.kinds import KINDS, SCOPE_KEYS
+
+pytestmark = pytest.mark.proves("A-1", "A-6")
 
 NOW = Now(1_700_000_000_000, 5_000)
 SEND = Send(1, [])
@@ -110,6 +112,7 @@ def test_nothing_in_force(faults: Faults, world: World) -> None:
     assert faults.next_end_ms() is None
 
 
+@pytest.mark.proves("A-1")
 @pytest.mark.parametrize(
     "kind, sends, receives, manages",
     [
@@ -121,7 +124,7 @@ def test_nothing_in_force(faults: Faults, world: World) -> None:
 )
 def test_each_way_of_being_unavailable_alone(
     faults: Faults, world: World, kind: str, sends: bool, receives: bool, manages: bool
-) -> None:  # A-1
+) -> None:
     faults.add(Wanted(kind, entity="orders"), NOW)
     assert faults.active
     sending: tuple[Command, ...] = (SEND, CancelScheduled(1, [1]))
@@ -140,7 +143,8 @@ def test_each_way_of_being_unavailable_alone(
     assert (faults.management_refusal("ORDERS") is not None) == manages
 
 
-def test_what_they_are_told(faults: Faults, world: World) -> None:  # A-2
+@pytest.mark.proves("A-2")
+def test_what_they_are_told(faults: Faults, world: World) -> None:
     faults.add(Wanted("throttle", entity="orders"), NOW)
     busy = faults.refusal(SEND, world.orders, 0)
     assert isinstance(busy, ServerBusy)
@@ -198,7 +202,8 @@ def test_one_partition(faults: Faults, world: World) -> None:
     assert faults.down_partitions(world.wide) == frozenset()
 
 
-def test_partitions_that_are_down(faults: Faults, world: World) -> None:  # A-6
+@pytest.mark.proves("A-6")
+def test_partitions_that_are_down(faults: Faults, world: World) -> None:
     fault = faults.add(Wanted("partition-down", entity="wide", partitions=(3,)), NOW)
     assert faults.active
     assert faults.down_partitions(world.wide) == {3}
@@ -237,8 +242,9 @@ def test_the_worst_of_several_faults_on_a_store(faults: Faults) -> None:
     assert faults.disk_plan(0) == DiskPlan(50, 1.0, 0.0, 1.0)
 
 
+@pytest.mark.proves("A-1", "A-5")
 @pytest.mark.parametrize("kind", ["cut-namespace", "refuse-connections"])
-def test_new_connections(faults: Faults, kind: str) -> None:  # A-1, A-5
+def test_new_connections(faults: Faults, kind: str) -> None:
     fault = faults.add(Wanted(kind, namespace="Second"), NOW)
     assert faults.connections_active
     assert not faults.active
@@ -272,7 +278,8 @@ def test_who_acts_is_told(faults: Faults) -> None:
     assert seen.events == [("begin", "1"), ("begin", "2"), ("end", "1")]
 
 
-def test_it_lasts_as_long_as_it_should(faults: Faults, world: World) -> None:  # A-6
+@pytest.mark.proves("A-6")
+def test_it_lasts_as_long_as_it_should(faults: Faults, world: World) -> None:
     seen = faults.observer = Seen()
     short = faults.add(Wanted("refuse-sends", duration_ms=1_000), NOW)
     faults.add(Wanted("throttle", duration_ms=2_000), NOW)
@@ -305,6 +312,7 @@ def test_there_may_not_be_too_many(faults: Faults) -> None:
 # --- what makes no sense --------------------------------------------------------------------------
 
 
+@pytest.mark.proves("A-6")
 @pytest.mark.parametrize(
     "wanted, error, text",
     [
@@ -344,7 +352,7 @@ def test_there_may_not_be_too_many(faults: Faults) -> None:
 )
 def test_the_exact_error_and_nothing_changed(
     faults: Faults, wanted: Wanted, error: type[ServiceError], text: str
-) -> None:  # A-6
+) -> None:
     seen = faults.observer = Seen()
     with pytest.raises(error, match=text):
         faults.add(wanted, NOW)

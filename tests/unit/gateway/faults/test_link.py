@@ -1,4 +1,4 @@
-"""A link at which faults refuse what clients ask: commands, receivers, transactions (A-1, A-6)."""
+"""A link at which faults refuse what clients ask: commands, receivers, transactions."""
 
 from typing import Any
 
@@ -25,6 +25,8 @@ from twinbus.gateway.faults.faults import Fault, Faults, Wanted
 from twinbus.gateway.faults.link import FaultyLink
 from twinbus.links.store_link import ReceiverDescription
 from twinbus.links.wrapper import LinkWrapper
+
+pytestmark = pytest.mark.proves("A-1", "A-6")
 
 
 class Asker:
@@ -109,7 +111,8 @@ def test_without_faults_nothing_passes_through_it(world: World) -> None:
     assert world.link.open_count == world.link.pending_bytes == 0
 
 
-def test_commands_are_refused_one_by_one(world: World) -> None:  # A-1
+@pytest.mark.proves("A-1")
+def test_commands_are_refused_one_by_one(world: World) -> None:
     world.add("refuse-sends", entity="orders")
     assert isinstance(world.send(world.orders), Unavailable)
     assert world.send(world.bills) is None
@@ -137,7 +140,8 @@ def test_what_nobody_knows_is_the_stores_to_refuse(world: World) -> None:
     assert not isinstance(error, ServerBusy)
 
 
-def test_one_partition(world: World) -> None:  # A-6
+@pytest.mark.proves("A-6")
+def test_one_partition(world: World) -> None:
     world.add("partition-down", entity="wide", partitions=(3,))
     assert isinstance(world.send(world.wide[3]), Unavailable)
     assert world.send(world.wide[4]) is None
@@ -145,7 +149,8 @@ def test_one_partition(world: World) -> None:  # A-6
     assert isinstance(world.submit(settle)[0], Unavailable)
 
 
-def test_receivers_and_sessions_are_refused(world: World) -> None:  # A-1
+@pytest.mark.proves("A-1")
+def test_receivers_and_sessions_are_refused(world: World) -> None:
     fault = world.add("refuse-receives", entity="orders")
     with pytest.raises(Unavailable):
         world.receive(world.orders)
@@ -156,7 +161,8 @@ def test_receivers_and_sessions_are_refused(world: World) -> None:  # A-1
     world.receive(world.orders)
 
 
-def test_a_receiver_at_a_partition(world: World) -> None:  # A-6
+@pytest.mark.proves("A-6")
+def test_a_receiver_at_a_partition(world: World) -> None:
     fault = world.add("partition-down", entity="wide", partitions=(3,))
     with pytest.raises(Unavailable):
         world.receive(world.wide[3])

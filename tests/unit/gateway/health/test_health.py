@@ -1,4 +1,4 @@
-"""Availability of entities, and the four ways of being unavailable told apart (A-1)."""
+"""Availability of entities, and the four ways of being unavailable told apart."""
 
 import pytest
 
@@ -16,6 +16,8 @@ from twinbus.gateway.health.health import (
 from twinbus.gateway.throttling.throttle import Throttle, Usage
 from twinbus.limits import PROFILES, Thresholds
 from twinbus.links.store_link import DOWN, SLOW, UP, StoreLink
+
+pytestmark = pytest.mark.proves("A-1")
 
 NOW = Now(0, 1_000)
 BUS = "bus"
@@ -82,6 +84,7 @@ def obstacles(
     return seen.of(subject, BUS)
 
 
+@pytest.mark.proves("E-12")
 @pytest.mark.parametrize(
     "name, healths, expected",
     [
@@ -94,7 +97,7 @@ def obstacles(
         ("orders", (DOWN, DOWN), "Restoring"),
     ],
 )
-def test_availability(name: str, healths: tuple[int, ...], expected: str) -> None:  # E-12
+def test_availability(name: str, healths: tuple[int, ...], expected: str) -> None:
     assert availability(entity(name), links(*healths)) == expected
 
 
@@ -103,6 +106,7 @@ def test_what_is_well_has_no_obstacles() -> None:
     assert obstacles(entity("orders"), UP, SLOW) == {}
 
 
+@pytest.mark.proves("A-1")
 @pytest.mark.parametrize(
     "status, ways",
     [
@@ -111,35 +115,40 @@ def test_what_is_well_has_no_obstacles() -> None:
         ("ReceiveDisabled", {"receive"}),
     ],
 )
-def test_status(status: str, ways: set[str]) -> None:  # A-1
+def test_status(status: str, ways: set[str]) -> None:
     found = obstacles(entity(status=status), UP, UP)
     assert set(found) == ways
     assert found[min(ways)] == [f"its status is {status}"]
 
 
-def test_a_store_that_is_down() -> None:  # A-1
+@pytest.mark.proves("A-1")
+def test_a_store_that_is_down() -> None:
     everything = {way: ["store 1 is down"] for way in ("send", "receive", "manage")}
     assert obstacles(entity(), UP, DOWN) == everything
     assert obstacles(entity(), DOWN, UP) == {}
 
 
-def test_a_store_that_is_down_costs_a_partitioned_entity_its_management_only() -> None:  # A-1
+@pytest.mark.proves("A-1")
+def test_a_store_that_is_down_costs_a_partitioned_entity_its_management_only() -> None:
     assert obstacles(entity("orders"), UP, DOWN) == {"manage": ["store 1 is down"]}
     assert set(obstacles(entity("orders"), DOWN, DOWN)) == {"send", "receive", "manage"}
 
 
-def test_sends_that_are_taken_elsewhere_are_possible() -> None:  # A-3
+@pytest.mark.proves("A-3")
+def test_sends_that_are_taken_elsewhere_are_possible() -> None:
     seen = Obstacles(links(UP, DOWN), throttle(), [], frozenset({1}))
     assert set(seen.of(entity(), BUS)) == {"receive", "manage"}
 
 
-def test_throttling() -> None:  # A-1 A-2
+@pytest.mark.proves("A-1", "A-2")
+def test_throttling() -> None:
     busy = throttle()
     busy.observe_store(1, Usage(memory_bytes=200))
     assert obstacles(entity(), UP, UP, busy=busy) == {"send": ["throttled (memory)"]}
     assert obstacles(entity("orders"), UP, UP, busy=busy) == {}  # half of it takes sends
 
 
+@pytest.mark.proves("A-1")
 @pytest.mark.parametrize(
     "kind, ways",
     [
@@ -151,9 +160,7 @@ def test_throttling() -> None:  # A-1 A-2
         ("throttle", {"send", "receive", "manage"}),
     ],
 )
-def test_one_kind_of_fault_does_not_take_the_others_with_it(
-    kind: str, ways: set[str]
-) -> None:  # A-1
+def test_one_kind_of_fault_does_not_take_the_others_with_it(kind: str, ways: set[str]) -> None:
     found = obstacles(entity(), UP, UP, wrong=faults(Wanted(kind, namespace=BUS)))
     assert set(found) == ways
     assert all(reasons == [f"fault 1 ({kind})"] for reasons in found.values())

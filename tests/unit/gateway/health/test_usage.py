@@ -1,4 +1,4 @@
-"""What a process uses, and what the throttle gets to know of it (A-2)."""
+"""What a process uses, and what the throttle gets to know of it."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from twinbus.limits import PROFILE_DEFAULT, THRESHOLDS_DEFAULT, Thresholds
 from twinbus.links.store_link import UP
 from twinbus.testing.clock import SimClock
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.proves("A-2"), pytest.mark.asyncio]
 
 MEGABYTE = 1_048_576
 

@@ -1,4 +1,4 @@
-"""Entities of the configuration: made once, brought up to date, otherwise left alone (M-9)."""
+"""Entities of the configuration: made once, brought up to date, otherwise left alone."""
 
 import asyncio
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ from twinbus.gateway.namespaces.declared import declare
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.limits import PROFILES
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.proves("M-9"), pytest.mark.asyncio]
 
 PAID = RuleDescription.from_mapping({"name": "paid", "properties": {"state": "paid"}})
 LARGE = RuleDescription.from_mapping({"name": "large", "expression": "amount > 100"})

@@ -28,6 +28,8 @@ from twinbus.errors import (
 from twinbus.gateway.access.shared_access import Authorizer
 from twinbus.gateway.namespaces.namespace import Namespace
 
+pytestmark = pytest.mark.proves("M-9")
+
 T = TypeVar("T")
 QUEUE = QueueDescription()
 TOPIC = TopicDescription()
@@ -150,7 +152,8 @@ def test_lists_are_in_order_and_come_in_pages(bench: Bench) -> None:
     assert bench.do(namespace.list_rules("topic-b", "a", 4, 9)) == []
 
 
-def test_a_subscription_has_a_default_rule_or_the_one_it_is_given(bench: Bench) -> None:  # M-6
+@pytest.mark.proves("M-6")
+def test_a_subscription_has_a_default_rule_or_the_one_it_is_given(bench: Bench) -> None:
     namespace = bench.namespace
     bench.create_topic("news", "all")
     bench.do(namespace.create_subscription("news", "red", SUBSCRIPTION, by_subject("red", "mine")))
@@ -162,7 +165,8 @@ def test_a_subscription_has_a_default_rule_or_the_one_it_is_given(bench: Bench) 
     assert [view.name for view in bench.do(again.list_rules("news", "red", 0, 9))] == ["mine"]
 
 
-def test_rules_are_created_replaced_and_deleted(bench: Bench) -> None:  # M-6
+@pytest.mark.proves("M-6")
+def test_rules_are_created_replaced_and_deleted(bench: Bench) -> None:
     namespace = bench.namespace
     bench.create_topic("news", "all")
     made = bench.do(namespace.create_rule("news", "all", by_subject("a", "mine")))
@@ -184,7 +188,8 @@ def test_rules_are_created_replaced_and_deleted(bench: Bench) -> None:  # M-6
             bench.do(change)
 
 
-def test_a_replaced_rule_is_never_missing(bench: Bench) -> None:  # M-6
+@pytest.mark.proves("M-6")
+def test_a_replaced_rule_is_never_missing(bench: Bench) -> None:
     bench.create_topic("news", "all")
     namespace = bench.namespace
     bench.do(
@@ -230,6 +235,7 @@ def test_deleting(bench: Bench) -> None:
         bench.do(namespace.delete_entity("news"))
 
 
+@pytest.mark.proves("M-8")
 @pytest.mark.parametrize(
     ("description", "error"),
     [
@@ -241,7 +247,7 @@ def test_deleting(bench: Bench) -> None:
 )
 def test_forwarding_that_cannot_be(
     bench: Bench, description: QueueDescription, error: type[ServiceError]
-) -> None:  # M-8
+) -> None:
     bench.do(bench.namespace.create_queue("other", QUEUE))
     with pytest.raises(error):
         bench.do(bench.namespace.create_queue("me", description))
@@ -249,7 +255,8 @@ def test_forwarding_that_cannot_be(
         bench.do(bench.namespace.get_entity("me"))
 
 
-def test_a_forwarding_target_may_go(bench: Bench) -> None:  # M-8
+@pytest.mark.proves("M-8")
+def test_a_forwarding_target_may_go(bench: Bench) -> None:
     namespace = bench.namespace
     bench.do(namespace.create_queue("target", QUEUE))
     bench.do(namespace.create_queue("source", QueueDescription(forward_to="Target")))

@@ -1,4 +1,4 @@
-"""What is done when stores and catalog do not say the same, case by case (E-12)."""
+"""What is done when stores and catalog do not say the same, case by case."""
 
 import dataclasses
 import itertools
@@ -16,6 +16,8 @@ from twinbus.entities.descriptions import (
 from twinbus.entities.partitions import PARTITION_COUNT, partition_name
 from twinbus.errors import ConfigError
 from twinbus.gateway.namespaces.reconcile_plan import Known, Plan, reconcile
+
+pytestmark = pytest.mark.proves("E-12")
 
 STORES = 3
 PLAIN = QueueDescription()
@@ -144,8 +146,9 @@ def test_what_the_gateway_keeps_for_itself_is_no_entity(scene: Scene) -> None:
 # --- making ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("E-12")
 @pytest.mark.parametrize("made", [1, 8, 15])
-def test_a_half_made_entity_is_removed(scene: Scene, made: int) -> None:  # E-12
+def test_a_half_made_entity_is_removed(scene: Scene, made: int) -> None:
     scene.put_all("orders")
     scene.lose(*names("orders")[made:])
     scene.write("orders", MAKING, PARTITIONED)
@@ -223,7 +226,8 @@ def test_an_entity_of_which_no_number_is_known_yet(scene: Scene) -> None:
     assert parts(plan.known[0]) == [(1, 0)]
 
 
-def test_partitions_of_a_store_that_is_down_are_known(scene: Scene) -> None:  # E-15
+@pytest.mark.proves("E-15")
+def test_partitions_of_a_store_that_is_down_are_known(scene: Scene) -> None:
     scene.put_all("orders")
     scene.write("orders", description=PARTITIONED)
     plan = scene.plan(0, 2)
@@ -299,7 +303,8 @@ def test_idle_partitions_are_the_gateways_and_made_again(scene: Scene) -> None:
     assert [make.new.name for make in plan.makes] == ["orders#3"]
 
 
-def test_a_change_that_was_not_finished_is_taken_back(scene: Scene) -> None:  # E-12
+@pytest.mark.proves("E-12")
+def test_a_change_that_was_not_finished_is_taken_back(scene: Scene) -> None:
     scene.put_all("orders")
     scene.write("orders", description=PARTITIONED)
     newer = dataclasses.replace(PARTITIONED, max_delivery_count=3, updated_utc_ms=7)
@@ -355,7 +360,8 @@ def test_a_name_with_parts_of_another_kind(scene: Scene) -> None:
 # --- removing -------------------------------------------------------------------------------------
 
 
-def test_the_rest_is_removed(scene: Scene) -> None:  # E-12
+@pytest.mark.proves("E-12")
+def test_the_rest_is_removed(scene: Scene) -> None:
     scene.put_all("orders")
     scene.write("orders", REMOVING, PARTITIONED)
     scene.lose(*names("orders")[:5])

@@ -1,4 +1,4 @@
-"""Several namespaces in one store: which one a client means (M-12)."""
+"""Several namespaces in one store: which one a client means."""
 
 import pytest
 
@@ -15,6 +15,8 @@ from twinbus.gateway.access.shared_access import (
 )
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces
+
+pytestmark = pytest.mark.proves("M-12")
 
 NOW_S = 1_800_000_000
 LATER_S = NOW_S + 3600
@@ -86,12 +88,13 @@ def test_all_in_their_order(namespaces: Namespaces) -> None:
     assert namespaces.default.name == "shop"
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("entity.namespaces")
 @pytest.mark.parametrize("hostname", [None, "localhost", "127.0.0.1:5672"])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_key_tells_where_no_host_does(
     namespaces: Namespaces, name: str, hostname: str | None
-) -> None:  # M-12
+) -> None:
     for key in (f"{name} one", f"{name} two"):
         chosen, grant = namespaces.check_token(token("Root", key), "inbox", hostname, NOW_S)
         assert chosen.name == name
@@ -99,9 +102,10 @@ def test_the_key_tells_where_no_host_does(
         assert namespaces.check_plain("Root", key, hostname)[0].name == name
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("entity.namespaces")
 @pytest.mark.parametrize("name", NAMES)
-def test_a_host_takes_its_own_keys_only(namespaces: Namespaces, name: str) -> None:  # M-12
+def test_a_host_takes_its_own_keys_only(namespaces: Namespaces, name: str) -> None:
     host = f"{name}.x"
     for other in NAMES:
         key = f"{other} one"
@@ -123,8 +127,9 @@ def test_a_key_that_all_have_opens_the_first_or_the_one_named(namespaces: Namesp
     assert namespaces.check_plain("shared", "same key", "orders.x")[0].name == "orders"
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.feature("entity.namespaces")
-def test_an_entity_of_the_same_name_has_its_own_rules(namespaces: Namespaces) -> None:  # M-12
+def test_an_entity_of_the_same_name_has_its_own_rules(namespaces: Namespaces) -> None:
     chosen, grant = namespaces.check_token(token("listener", "listen two"), "inbox", None, NOW_S)
     assert chosen.name == "orders"
     assert grant.rights == {LISTEN}

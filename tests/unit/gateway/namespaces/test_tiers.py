@@ -1,4 +1,4 @@
-"""Limits by profile: what each tier lets an entity be (M-9)."""
+"""Limits by profile: what each tier lets an entity be."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from twinbus.errors import ArgumentInvalid, ServiceError
 from twinbus.gateway.namespaces.tiers import check_topics, fit_description
 from twinbus.limits import PROFILE_DEFAULT, PROFILES
 
-pytestmark = pytest.mark.feature("entity.limits")
+pytestmark = [pytest.mark.proves("M-9"), pytest.mark.feature("entity.limits")]
 
 DAY_MS = 86_400_000
 
@@ -25,6 +25,7 @@ def test_the_default_changes_nothing() -> None:
         assert fit(profile) == QueueDescription()
 
 
+@pytest.mark.proves("M-9")
 @pytest.mark.parametrize(
     "settings",
     [
@@ -35,7 +36,7 @@ def test_the_default_changes_nothing() -> None:
         {"auto_delete_on_idle_ms": 300_000},
     ],
 )
-def test_what_the_basic_tier_lacks(settings: dict[str, Any]) -> None:  # M-9
+def test_what_the_basic_tier_lacks(settings: dict[str, Any]) -> None:
     with pytest.raises(ArgumentInvalid, match="the namespace 'bus' is using the 'Basic' Tier"):
         fit("basic", **settings)
     for profile in ("standard", "premium", "unlimited"):
@@ -56,8 +57,9 @@ GIGABYTES = {
 }
 
 
+@pytest.mark.proves("E-2")
 @pytest.mark.parametrize("profile", GIGABYTES)
-def test_entity_size(profile: str) -> None:  # E-2
+def test_entity_size(profile: str) -> None:
     sizes = [1_024 * each for each in GIGABYTES[profile]]
     for size in sizes:
         assert fit(profile, max_size_megabytes=size).max_size_megabytes == size
@@ -69,8 +71,9 @@ def test_entity_size(profile: str) -> None:  # E-2
             fit(profile, max_size_megabytes=size)
 
 
+@pytest.mark.proves("E-2")
 @pytest.mark.parametrize("profile", GIGABYTES)
-def test_partition_size(profile: str) -> None:  # E-2
+def test_partition_size(profile: str) -> None:
     for size in (1_024, 2_048, 3_072, 4_096, 5_120):
         fitted = fit(profile, enable_partitioning=True, max_size_megabytes=size)
         assert (fitted.max_size_megabytes, fitted.enable_partitioning) == (size, True)
@@ -91,7 +94,8 @@ def test_a_subscription_has_the_size_of_its_topic() -> None:
     assert fit_description(PROFILES["premium"], "bus", odd) == odd
 
 
-def test_partitioned_entities_of_a_namespace() -> None:  # E-14
+@pytest.mark.proves("E-14")
+def test_partitioned_entities_of_a_namespace() -> None:
     counts = {name: limits.partitioned_entities_max for name, limits in PROFILES.items()}
     assert counts.pop("unlimited") > 100
     assert set(counts.values()) == {100}

@@ -108,6 +108,7 @@ def test_the_journal_leads_to_the_same_partition(health: int) -> None:
     assert part.partition == command.partition == HOME
 
 
+@pytest.mark.proves("E-7")
 def test_without_a_journal_a_partition_that_is_down_is_evaded_always_the_same_way() -> None:
     """E-7"""
     bus = Bus(store_count=4)
@@ -140,6 +141,7 @@ def test_a_full_partition_refuses_what_is_known_again_only_there() -> None:
     assert sum(bus.counts(queue)) == 1 + 2
 
 
+@pytest.mark.proves("P-13")
 def test_a_ping_gets_through_where_any_partition_is_well() -> None:
     """P-13"""
     bus = Bus(store_count=2)
@@ -184,8 +186,9 @@ def test_a_copy_of_what_came_before_the_journal(scene: Scene) -> None:
     assert scene.arrived(queue) == [b"1", b"2"]
 
 
+@pytest.mark.proves("P-13")
 def test_a_ping_leaves_no_entry(scene: Scene) -> None:
-    """P-13: it gets through, because a send would."""
+    """It gets through, because a send would."""
     queue = scene.create("orders", [SICK])
     scene.fall_ill()
     scene.submit(queue, Send(queue.entity_id, [ping()]))

@@ -1,4 +1,4 @@
-"""Ranges of sequence numbers over partitions: nobody is led past what is down (D-1)."""
+"""Ranges of sequence numbers over partitions: nobody is led past what is down."""
 
 import pytest
 
@@ -21,6 +21,8 @@ from twinbus.errors import EntityNotFound, InvalidOperation, ServerBusy, Unavail
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.partitions.ranges import bounds_within
 from twinbus.links.store_link import DOWN, UP
+
+pytestmark = pytest.mark.proves("D-1")
 
 P = 1 << 48  # from one partition's numbers to the next one's
 

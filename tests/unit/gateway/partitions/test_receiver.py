@@ -21,6 +21,8 @@ from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.partitions.receiver import IDLE_MS
 from twinbus.links.store_link import DOWN, UP
 
+pytestmark = pytest.mark.proves("E-8")
+
 SLOW_OR_NOT = pytest.mark.parametrize("lags", [False, True])
 
 
@@ -100,8 +102,9 @@ def test_messages_that_come_later_are_delivered_from_wherever() -> None:
     assert len(sink.messages) == 32
 
 
+@pytest.mark.proves("E-8")
 def test_what_came_beyond_the_credit_is_kept_for_the_next_receives() -> None:
-    """E-8: it comes from the cache, without the stores being asked."""
+    """It comes from the cache, without the stores being asked."""
     bus = Bus(lags=True)
     queue = fill(bus, 16)
     receiver, sink = bus.receiver(queue, 1)
@@ -175,9 +178,10 @@ def test_large_bodies_do_not_fill_the_cache() -> None:
 # --- idle clients -----------------------------------------------------------------------------
 
 
+@pytest.mark.proves("E-8")
 @SLOW_OR_NOT
 def test_client_that_does_not_ask_again_gives_back_what_is_cached(lags: bool) -> None:
-    """E-8: nobody else waits for long, and no delivery is counted."""
+    """Nobody else waits for long, and no delivery is counted."""
     bus = Bus(lags=lags)
     queue = fill(bus, 16)
     receiver, sink = bus.receiver(queue, 1)
@@ -380,8 +384,9 @@ def test_time_and_credit_raise_nothing(error: ServiceError) -> None:
 # --- partitions that go and come --------------------------------------------------------------
 
 
+@pytest.mark.proves("E-15")
 def test_partition_that_is_down_at_first_is_opened_later() -> None:
-    """E-15: the others go on meanwhile."""
+    """The others go on meanwhile."""
     bus = Bus(store_count=4)
     queue = fill(bus, 16)
     bus.sims[1].health = DOWN
@@ -403,7 +408,8 @@ def test_nobody_waits_where_no_partition_is_up() -> None:
         bus.receiver(queue)
 
 
-def test_lost_partition_does_not_end_the_link_and_is_asked_again() -> None:  # A-6
+@pytest.mark.proves("A-6")
+def test_lost_partition_does_not_end_the_link_and_is_asked_again() -> None:
     bus = Bus(store_count=4)
     queue = bus.create()
     receiver, sink = bus.receiver(queue, 100)

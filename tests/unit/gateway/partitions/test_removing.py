@@ -7,6 +7,8 @@ from tests.unit.gateway.partitions.test_receiver import SLOW_OR_NOT, fill, in_or
 from twinbus.entities.commands import COMPLETE, RECEIVE_AND_DELETE, Command, Settle
 from twinbus.errors import ServiceError, Unavailable
 
+pytestmark = pytest.mark.proves("E-8")
+
 
 @SLOW_OR_NOT
 @pytest.mark.parametrize("credit", [1, 5, 40])

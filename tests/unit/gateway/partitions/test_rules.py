@@ -27,6 +27,8 @@ from twinbus.errors import (
 from twinbus.gateway.directory.directory import Entity
 from twinbus.links.store_link import DOWN
 
+pytestmark = pytest.mark.proves("E-13")
+
 Changes = list[tuple[str, Callable[[], Command]]]
 CHANGES: Changes = [
     ("add", lambda: AddRule(0, rule("red", "colour = 'red'"))),

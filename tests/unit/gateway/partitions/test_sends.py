@@ -1,5 +1,7 @@
 """Which partition takes a message, and what if it is not well."""
 
+import pytest
+
 from tests.unit.gateway.partitions.partitioned_harness import Bus, key_in, new
 from twinbus.entities.commands import Command, Reply, Send
 from twinbus.entities.descriptions import QueueDescription
@@ -19,6 +21,7 @@ from twinbus.links.store_link import DOWN, SLOW, UP
 DETECTING = QueueDescription(requires_duplicate_detection=True)
 
 
+@pytest.mark.proves("E-3")
 def test_same_key_same_partition() -> None:
     """E-3."""
     bus = Bus()
@@ -29,6 +32,7 @@ def test_same_key_same_partition() -> None:
         assert numbers == sorted(numbers)
 
 
+@pytest.mark.proves("E-3")
 def test_session_id_is_the_key_before_partition_key_before_message_id() -> None:
     """E-3."""
     bus = Bus()
@@ -39,6 +43,7 @@ def test_session_id_is_the_key_before_partition_key_before_message_id() -> None:
     assert key_partition(queue, [new(b"x", "s", "s")]) == hash_key("s")
 
 
+@pytest.mark.proves("E-4")
 def test_different_partition_key_and_session_id_are_refused() -> None:
     """E-4."""
     bus = Bus()
@@ -66,6 +71,7 @@ def test_batch_without_keys_goes_to_one_partition() -> None:
     assert numbers == list(range(numbers[0], numbers[0] + 5))
 
 
+@pytest.mark.proves("E-6")
 def test_round_robin() -> None:
     """E-6."""
     bus = Bus()
@@ -74,8 +80,9 @@ def test_round_robin() -> None:
     assert found == [*range(PARTITION_COUNT), *range(PARTITION_COUNT)]
 
 
+@pytest.mark.proves("E-7", "E-15")
 def test_unkeyed_message_moves_to_a_healthy_partition() -> None:
-    """E-7: partitions of a store that is down or slow are passed over, and E-15."""
+    """Partitions of a store that is down or slow are passed over, and E-15."""
     bus = Bus(store_count=4)
     queue = bus.create()
     bus.sims[1].health = DOWN
@@ -108,8 +115,9 @@ def test_all_down() -> None:
     assert deal(bus.links, queue, [[new(b"x")], [new(b"y")]]) == [(-1, [0]), (-1, [1])]
 
 
+@pytest.mark.proves("E-5")
 def test_key_whose_partition_is_down_is_refused_at_once() -> None:
-    """E-5: the message stays with the caller, and the text says what to do."""
+    """The message stays with the caller, and the text says what to do."""
     bus = Bus(store_count=4)
     queue = bus.create()
     bus.sims[1].health = DOWN
@@ -127,8 +135,9 @@ def test_slow_partition_takes_its_keys() -> None:
     assert partition_of(bus.send(queue, new(b"x", key_in(5)))[0]) == 5
 
 
+@pytest.mark.proves("A-3")
 def test_keyed_sends_may_be_diverted_unkeyed_ones_are_not() -> None:
-    """A-3: the journal is asked for whatever can go nowhere else."""
+    """The journal is asked for whatever can go nowhere else."""
     bus = Bus(store_count=4)
     queue = bus.create()
     bus.diverts = True
@@ -170,6 +179,7 @@ def test_full_partition_moves_unkeyed_messages_on() -> None:
     assert partition_of(bus.send(queue, new(b"x"))[0]) == 1
 
 
+@pytest.mark.proves("E-7")
 def test_store_that_refuses_at_once_is_passed_over_and_one_that_may_have_taken_it_is_not() -> None:
     """E-7, and nothing is sent twice."""
     bus = Bus(store_count=2)
@@ -189,8 +199,9 @@ def test_store_that_refuses_at_once_is_passed_over_and_one_that_may_have_taken_i
     assert bus.counts(queue)[1] == 1
 
 
+@pytest.mark.proves("A-2")
 def test_partition_that_is_busy_is_passed_over() -> None:
-    """A-2: partitioning lowers the odds of being throttled."""
+    """Partitioning lowers the odds of being throttled."""
     bus = Bus(store_count=2)
     queue = bus.create()
     busy = [queue.parts[0].entity_id, queue.parts[2].entity_id]
@@ -232,6 +243,7 @@ def test_what_is_carried_over_stays_with_its_partition() -> None:
 # --- duplicates -------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("E-3")
 def test_batch_of_message_ids_is_split_and_its_numbers_are_in_order() -> None:
     bus = Bus()
     queue = bus.create(description=DETECTING)

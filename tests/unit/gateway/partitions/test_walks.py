@@ -64,6 +64,7 @@ def peek_all(bus: Bus, queue: Entity, count: int) -> list[int]:
 # --- peeking ----------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("E-9")
 @pytest.mark.parametrize("count", [1, 3, 16, 1_000])
 def test_peeking_repeatedly_reaches_every_message(count: int) -> None:
     """E-9."""
@@ -74,8 +75,9 @@ def test_peeking_repeatedly_reaches_every_message(count: int) -> None:
     assert len(seen) == 40
 
 
+@pytest.mark.proves("E-9")
 def test_peek_stops_at_256_kilobytes_and_misses_nothing() -> None:
-    """E-9: also where the limit falls into the middle of a partition."""
+    """Also where the limit falls into the middle of a partition."""
     bus = Bus()
     queue = fill(bus, 40, size=40_000)
     found = bus.ask(queue, Peek(0, MAIN, 0, 100)).result

@@ -1,4 +1,4 @@
-"""The throttle where it acts: between the gateway and a store (A-2)."""
+"""The throttle where it acts: between the gateway and a store."""
 
 import pytest
 
@@ -10,6 +10,8 @@ from twinbus.errors import EntityNotFound, ServerBusy, ServiceError
 from twinbus.gateway.throttling.throttle import Throttle, Usage
 from twinbus.limits import PROFILES, Thresholds
 from twinbus.links.store_link import SLOW, UP, ReceiverDescription
+
+pytestmark = pytest.mark.proves("A-2")
 
 FULL_MEMORY = Usage(memory_bytes=200)
 FULL_CPU = Usage(cpu_share=1.0, lag_ms=9_000)
@@ -68,7 +70,8 @@ def test_a_calm_server_does_not_ask() -> None:
     assert link.submit == subject.harness.broker.submit
 
 
-def test_without_memory_nothing_is_sent_but_everything_received() -> None:  # A-1 A-2
+@pytest.mark.proves("A-1", "A-2")
+def test_without_memory_nothing_is_sent_but_everything_received() -> None:
     subject = Asker("premium")
     assert subject.send(2) is None
     subject.observe(FULL_MEMORY)
@@ -79,7 +82,8 @@ def test_without_memory_nothing_is_sent_but_everything_received() -> None:  # A-
     assert subject.queue.counts().active == 1
 
 
-def test_without_a_processor_nobody_begins_to_receive() -> None:  # A-2
+@pytest.mark.proves("A-2")
+def test_without_a_processor_nobody_begins_to_receive() -> None:
     subject = Asker("premium")
     subject.send()
     sink = subject.receive(1)
@@ -91,7 +95,8 @@ def test_without_a_processor_nobody_begins_to_receive() -> None:  # A-2
     assert subject.complete(sink.locks[0]) is None
 
 
-def test_a_store_that_takes_no_sends_is_evaded() -> None:  # A-2
+@pytest.mark.proves("A-2")
+def test_a_store_that_takes_no_sends_is_evaded() -> None:
     subject = Asker("premium")
     subject.throttle.observe_store(0, Usage(disk_free_bytes=0))
     subject.gateway.look_at_throttle()
@@ -106,7 +111,8 @@ def test_a_refused_send_has_no_effect() -> None:
     assert subject.queue.counts().active == 1_000
 
 
-def test_messages_received_are_paid_for() -> None:  # A-2
+@pytest.mark.proves("A-2")
+def test_messages_received_are_paid_for() -> None:
     subject = Asker("standard")
     assert subject.send(900) is None
     subject.receive(200)  # with what was sent, and the receiver itself, more than 1,000
@@ -115,7 +121,8 @@ def test_messages_received_are_paid_for() -> None:  # A-2
     assert subject.send() is None
 
 
-def test_managing_entities_is_paid_for() -> None:  # A-2
+@pytest.mark.proves("A-2")
+def test_managing_entities_is_paid_for() -> None:
     subject = Asker("standard")
     for _ in range(100):
         subject.gateway.check_management("")

@@ -1,4 +1,4 @@
-"""Throttling: thresholds, fair shares, relief, and credits (A-2)."""
+"""Throttling: thresholds, fair shares, relief, and credits."""
 
 import pytest
 
@@ -22,6 +22,8 @@ from twinbus.gateway.throttling.throttle import (
     Usage,
 )
 from twinbus.limits import PROFILES, QUIET_OPERATIONS_MAX, Thresholds
+
+pytestmark = pytest.mark.proves("A-2")
 
 BUSY = plain_id(0, 7)
 QUIET = plain_id(0, 8)
@@ -70,10 +72,11 @@ def test_a_server_that_is_well() -> None:
     assert is_admitted(subject)
 
 
+@pytest.mark.proves("A-2")
 @pytest.mark.parametrize(
     "usage, word", [(BUSY_CPU, "cpu"), (BUSY_MEMORY, "memory"), (BUSY_DISK, "storage")]
 )
-def test_past_a_threshold(usage: Usage, word: str) -> None:  # A-2
+def test_past_a_threshold(usage: Usage, word: str) -> None:
     subject = throttle()
     subject.begin(BUSY, 500)
     subject.observe(usage)
@@ -117,7 +120,8 @@ def test_what_relieves_the_server_is_never_refused(usage: Usage, refused: set[in
     assert {kind for kind in kinds if not is_admitted(subject, kind=kind)} == refused
 
 
-def test_open_operations() -> None:  # A-2
+@pytest.mark.proves("A-2")
+def test_open_operations() -> None:
     subject = throttle()
     subject.begin(BUSY, 500)
     subject.observe(Usage(open_count=999))
@@ -141,7 +145,8 @@ def test_a_measure_that_is_not_watched() -> None:
 # --- fairness ---------------------------------------------------------------------------------
 
 
-def test_a_quiet_entity_is_served_beside_a_busy_one() -> None:  # A-2
+@pytest.mark.proves("A-2")
+def test_a_quiet_entity_is_served_beside_a_busy_one() -> None:
     subject = throttle()
     subject.begin(BUSY, 500)
     subject.begin(QUIET, 30)
@@ -183,7 +188,8 @@ def test_use_is_forgotten_after_two_seconds() -> None:
     assert is_admitted(subject)
 
 
-def test_partitioning_lowers_the_odds() -> None:  # A-2: each partition has a share of its own
+@pytest.mark.proves("A-2")
+def test_partitioning_lowers_the_odds() -> None:  # each partition has a share of its own
     subject = throttle()
     partitions = [plain_id(number % 2, 20 + number) for number in range(16)]
     for part_id in partitions:
@@ -266,7 +272,8 @@ def test_from_full_to_pressed_to_calm() -> None:
 # --- credits ----------------------------------------------------------------------------------
 
 
-def test_credits_of_the_standard_tier() -> None:  # A-2: 1,000 a second
+@pytest.mark.proves("A-2")
+def test_credits_of_the_standard_tier() -> None:  # 1,000 a second
     subject = throttle("standard")
     assert not subject.is_calm
     assert all(is_admitted(subject) for _ in range(1_000))
@@ -332,6 +339,7 @@ def message() -> NewMessage:
     return NewMessage(b"body")
 
 
+@pytest.mark.proves("A-2")
 @pytest.mark.parametrize(
     "command, cost",
     [
@@ -344,7 +352,7 @@ def message() -> NewMessage:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Command) else str(value),
 )
-def test_what_commands_cost(command: Command, cost: int) -> None:  # A-2
+def test_what_commands_cost(command: Command, cost: int) -> None:
     subject = throttle("standard")
     assert subject.admit_command(entity(), BUSY, command, NOW) is None
     assert is_admitted(subject, cost=999 - cost)
@@ -365,7 +373,8 @@ def test_what_goes_to_all_partitions_is_paid_for_once() -> None:
     assert not is_admitted(subject)
 
 
-def test_managing_entities() -> None:  # A-2
+@pytest.mark.proves("A-2")
+def test_managing_entities() -> None:
     subject = throttle("standard")
     for _ in range(100):
         assert subject.admit_management("", NOW) is None

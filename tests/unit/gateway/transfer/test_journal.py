@@ -27,6 +27,8 @@ from twinbus.gateway.transfer.journal_entries import decode_entry, encode_entry
 from twinbus.links.store_link import SLOW, UP
 from twinbus.testing.disk import CrashMode
 
+pytestmark = pytest.mark.proves("A-3")
+
 PARTITIONED = QueueDescription(enable_partitioning=True)
 SICK = 1
 
@@ -625,9 +627,10 @@ def test_a_new_gateway_goes_on_where_the_old_one_ended(at: int) -> None:
     assert scene.state == NORMAL
 
 
+@pytest.mark.proves("A-3")
 @pytest.mark.parametrize("seed", range(25))
 def test_many_faults_while_messages_keep_coming(seed: int) -> None:
-    """A-3: what was acknowledged arrives, exactly once and in order within its key."""
+    """What was acknowledged arrives, exactly once and in order within its key."""
     rng = random.Random(seed)
     scene = Scene()
     orders = scene.create("orders", [0, 1, 2], PARTITIONED)

@@ -1,5 +1,7 @@
 """Emptying a journal whose store is behind a socket.  A-3"""
 
+import pytest
+
 from tests.unit.broker.harness import SimSink
 from tests.unit.links.remote.pair import up
 from twinbus.entities.commands import PEEK_LOCK, Reply, Send, dispatch_replies
@@ -10,6 +12,8 @@ from twinbus.gateway.directory.directory import Directory, Part
 from twinbus.gateway.transfer.journal_drain import Drain
 from twinbus.gateway.transfer.journal_entries import encode_entry
 from twinbus.links.store_link import ReceiverDescription
+
+pytestmark = pytest.mark.proves("A-3")
 
 A_DAY_MS = 86_400_000
 

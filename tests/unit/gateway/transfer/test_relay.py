@@ -30,6 +30,8 @@ from twinbus.gateway.transfer.relay import Relays
 from twinbus.limits import FORWARD_HOPS_MAX
 from twinbus.testing.disk import CrashMode
 
+pytestmark = pytest.mark.proves("E-11")
+
 PARTITIONED = QueueDescription(enable_partitioning=True)
 EVERYWHERE = [0, 1, 2]
 
@@ -415,11 +417,12 @@ def _steps(scene: Scene) -> Iterator[Callable[[], bool]]:
         yield from (store.step for store in scene.stores)
 
 
+@pytest.mark.proves("E-11")
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("mode", [CrashMode.DROP, CrashMode.KEEP])
 @pytest.mark.parametrize("is_partitioned", [False, True])
 def test_power_cuts_at_every_step(victim: int, mode: CrashMode, is_partitioned: bool) -> None:
-    """E-11: source or target goes at any step, and the gateway itself begins anew at some."""
+    """Source or target goes at any step, and the gateway itself begins anew at some."""
     for at in range(14):
         scene = Scene()
         stores = EVERYWHERE if is_partitioned else [1]

@@ -7,6 +7,8 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from twinbus.host.brokers.diagnostics import Evidence, LogTail, read_process, write_bundle
 from twinbus.limits import DIAGNOSTICS_MAX
 from twinbus.telemetry.secrets import KnownSecrets
@@ -26,8 +28,9 @@ EVIDENCE = Evidence(
 )
 
 
+@pytest.mark.proves("A-4")
 def test_a_bundle_says_what_where_and_since_when(tmp_path: Path) -> None:
-    """A-4: what, where, stacks, recent log."""
+    """What, where, stacks, recent log."""
     bundle = write_bundle(tmp_path / "diagnostics", EVIDENCE)
     assert bundle.name == "20261116T093000.250Z-broker-1"
     assert sorted(path.name for path in bundle.iterdir()) == [

@@ -130,8 +130,9 @@ def send(queue: int, *bodies: bytes) -> Send:
     return Send(queue, [NewMessage(body) for body in bodies])
 
 
+@pytest.mark.proves("E-15")
 def test_send_receive_kill_and_go_on_with_another(tmp_path: Path) -> None:
-    """E-15: a killed broker's store is opened by another, and nothing acknowledged is lost."""
+    """A killed broker's store is opened by another, and nothing acknowledged is lost."""
 
     async def play(gateway: Gateway) -> None:
         first, second = await gateway.start(), await gateway.start()
@@ -180,8 +181,9 @@ def test_a_planned_move_between_processes(tmp_path: Path) -> None:
     run(tmp_path, play)
 
 
+@pytest.mark.proves("A-4")
 def test_signs_of_life(tmp_path: Path) -> None:
-    """A-4: beats, stacks and the log, also of a process that stands still."""
+    """Beats, stacks and the log, also of a process that stands still."""
 
     async def play(gateway: Gateway) -> None:
         process = await gateway.start()

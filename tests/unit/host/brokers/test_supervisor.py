@@ -167,8 +167,9 @@ def test_after_a_good_while_failures_are_forgotten() -> None:
 # --- the end of a process ---------------------------------------------------------------------
 
 
+@pytest.mark.proves("A-4", "E-15")
 def test_the_stores_of_a_process_that_ended_are_taken_over_at_once_and_evenly() -> None:
-    """A-4, E-15: the entities it served move to other brokers meanwhile."""
+    """The entities it served move to other brokers meanwhile."""
     watch = running(3, 9)
     seen = watch.ended(0)
     assert seen[0] == Diagnose(0, "the process has ended: exit code 1")
@@ -319,8 +320,9 @@ def test_a_store_whose_opening_ends_a_broker_waits_before_the_next() -> None:
     assert watch.run(STORE_PAUSE_MS_MIN) == [Open(0, 2)]
 
 
+@pytest.mark.proves("E-15")
 def test_a_store_does_not_take_down_one_broker_after_the_other() -> None:
-    """E-15: what kills whoever opens it is tried ever less often."""
+    """What kills whoever opens it is tried ever less often."""
     watch = running(4, 4)
     ends = 0
     end_ms = watch.now_ms + 60_000
@@ -345,8 +347,9 @@ def test_a_store_does_not_take_down_one_broker_after_the_other() -> None:
 # --- hung and broken --------------------------------------------------------------------------
 
 
+@pytest.mark.proves("A-4")
 def test_a_silent_broker_is_diagnosed_then_killed_then_replaced() -> None:
-    """A-4: diagnostics are collected first."""
+    """Diagnostics are collected first."""
     watch = running(2, 2)
     watch.silent = {1}
     assert watch.run(BROKER_SILENT_MS_MAX) == []

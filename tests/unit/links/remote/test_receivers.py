@@ -188,8 +188,9 @@ def test_locks_that_run_out_on_the_way_are_not_handed_over() -> None:
     assert world.answer(Settle(queue, MAIN, sink.locks, COMPLETE)) is None
 
 
+@pytest.mark.proves("A-3")
 def test_a_relay_gets_what_ran_out_all_the_same() -> None:
-    """A-3: what were left out would come again behind later ones, and these overtake it."""
+    """What were left out would come again behind later ones, and these overtake it."""
     world, _ = up()
     queue = world.create_queue("q", QueueDescription(lock_duration_ms=5_000))
     sink = SimSink()

@@ -221,8 +221,9 @@ def test_a_lock_that_runs_out_is_told() -> None:
     assert isinstance(error, SessionLockLost)
 
 
+@pytest.mark.proves("M-4")
 def test_what_waits_for_room_stays_when_its_session_is_renewed() -> None:
-    """M-4: it is still locked for this holder, so nothing later may come before it."""
+    """It is still locked for this holder, so nothing later may come before it."""
     world, _ = up()
     queue = world.create_queue("s", SESSIONS)
     world.send(queue, b"a", b"b", session_id="one")
@@ -267,8 +268,9 @@ def test_a_session_is_accepted_anew_though_the_clock_was_set_back() -> None:
     assert sink.errors == []
 
 
+@pytest.mark.proves("M-4")
 def test_what_comes_late_in_a_session_is_not_left_out() -> None:
-    """M-4: somebody has set the clock; the broker's locks run on, and nothing may overtake."""
+    """Somebody has set the clock; the broker's locks run on, and nothing may overtake."""
     world, host = up()
     queue = world.create_queue("s", SESSIONS)
     world.send(queue, b"a", b"b", session_id="one")

@@ -97,7 +97,8 @@ def count(queue: Queue) -> int:
     return queue.counts().message_count
 
 
-async def test_commit_and_roll_back(person: Person, queue: Queue) -> None:  # M-7
+@pytest.mark.proves("M-7")
+async def test_commit_and_roll_back(person: Person, queue: Queue) -> None:
     sender = person.client.attach_sender("orders")
     for fail, expected in ((True, 0), (False, 1)):
         txn_id = person.declare()
@@ -110,8 +111,9 @@ async def test_commit_and_roll_back(person: Person, queue: Queue) -> None:  # M-
         assert count(queue) == expected
 
 
+@pytest.mark.proves("M-7")
 @pytest.mark.feature("transaction.limits")
-async def test_times_out(person: Person, scene: Scene, queue: Queue) -> None:  # M-7
+async def test_times_out(person: Person, scene: Scene, queue: Queue) -> None:
     sender = person.client.attach_sender("orders")
     txn_id = person.declare()
     person.post(sender, BODY, txn_id)
@@ -123,11 +125,12 @@ async def test_times_out(person: Person, scene: Scene, queue: Queue) -> None:  #
     assert scene.harness.broker.transaction_bytes == 0
 
 
+@pytest.mark.proves("M-7")
 @pytest.mark.feature("transaction.limits")
 @pytest.mark.parametrize("what", ["control link", "session", "connection"])
 async def test_what_goes_takes_its_transactions_along(
     person: Person, scene: Scene, queue: Queue, what: str
-) -> None:  # M-7
+) -> None:
     sender = person.client.attach_sender("orders")
     txn_id = person.declare()
     person.post(sender, BODY, txn_id)

@@ -176,8 +176,9 @@ async def test_detach_while_waiting_for_a_session(client: Client, scene: Scene) 
     assert receive(other, SESSIONS)[0].attached  # the session went past the one who left
 
 
+@pytest.mark.proves("M-4")
 async def test_released_session_goes_to_the_next(client: Client, scene: Scene) -> None:
-    """M-4: settled and left in one read, the session is free, and its message gone for good."""
+    """Settled and left in one read, the session is free, and its message gone for good."""
     link, delivery_id = receive(client, SESSIONS)
     client.attach_sender(SESSIONS, name="more").send(b"tag", BODY, b"", True, None)
     client.pump()

@@ -1,4 +1,4 @@
-"""Which frames and requests are metered as what (C-1, C-2)."""
+"""Which frames and requests are metered as what."""
 
 import pytest
 import pytest_asyncio
@@ -14,7 +14,7 @@ from twinbus.errors import EntityNotFound
 from twinbus.gateway.gateway import Gateway
 from twinbus.message.plain import data_section, encode_message
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.proves("C-1", "C-2"), pytest.mark.asyncio]
 
 QUEUE, SESSIONS = "orders", "sessions"
 BODY = encode_message(data_section(b"body"))
@@ -39,8 +39,9 @@ def metered(gateway: Gateway) -> dict[tuple[str, str], int]:
     return {(line.entity, line.kind): line.units for line in gateway.meter.take(0, 1)}
 
 
+@pytest.mark.proves("C-2")
 async def test_flows_that_come_together_are_told_apart(scene: Scene, client: Client) -> None:
-    """C-2: attach, a flow without credit and the first receive may be one read."""
+    """Attach, a flow without credit and the first receive may be one read."""
     link = client.session.attach_receiver("r", Source(QUEUE), Target("me"))
     link.grant(0)
     link.grant(5)
@@ -53,6 +54,7 @@ async def test_flows_that_come_together_are_told_apart(scene: Scene, client: Cli
     assert metered(scene.harness.gateway) == {(QUEUE, "receive"): 1}
 
 
+@pytest.mark.proves("C-1", "C-2")
 async def test_deliveries_and_drains(scene: Scene, client: Client) -> None:
     """C-1, C-2"""
     sender = client.attach_sender(QUEUE)
@@ -70,8 +72,9 @@ async def test_deliveries_and_drains(scene: Scene, client: Client) -> None:
     assert metered(scene.harness.gateway) == {(QUEUE, "receive"): 1}
 
 
+@pytest.mark.proves("C-1")
 async def test_transactions_are_metered_when_they_are_committed(scene: Scene) -> None:
-    """C-1: what was rolled back has never happened."""
+    """What was rolled back has never happened."""
     person = Person(scene)
     sender = person.client.attach_sender(QUEUE)
     for fail, expected in ((True, {}), (False, {(QUEUE, "send"): 1})):
@@ -81,8 +84,9 @@ async def test_transactions_are_metered_when_they_are_committed(scene: Scene) ->
         assert metered(scene.harness.gateway) == expected
 
 
+@pytest.mark.proves("C-2")
 async def test_waiting_for_a_session_in_vain_is_a_receive(scene: Scene, client: Client) -> None:
-    """C-2: by the server's patience or by the client's."""
+    """By the server's patience or by the client's."""
     timeout: dict[object, object] = {Symbol("com.microsoft:timeout"): UInt(1_000)}
     source = Source(SESSIONS, filter=NEXT_SESSION)
     client.session.attach_receiver("late", source, Target("me"), properties=timeout)
@@ -98,8 +102,9 @@ async def test_waiting_for_a_session_in_vain_is_a_receive(scene: Scene, client: 
     assert metered(scene.harness.gateway) == {(SESSIONS, "receive"): 1}
 
 
+@pytest.mark.proves("C-1")
 async def test_requests_about_entities_are_metered_at_what_they_name() -> None:
-    """C-1: under the name as it was given at birth; what was refused is not metered."""
+    """Under the name as it was given at birth; what was refused is not metered."""
     client = AtomClient()
     gateway = client.harness.gateway
     await client.ask("PUT", "/Orders", document())

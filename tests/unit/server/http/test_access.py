@@ -1,4 +1,4 @@
-"""Who may do what over HTTP (M-12)."""
+"""Who may do what over HTTP."""
 
 import pytest
 
@@ -10,6 +10,8 @@ from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces
 from twinbus.server.http.access import TOKEN_LEEWAY_S, HttpAccess
 from twinbus.server.http.exchange import Request
+
+pytestmark = pytest.mark.proves("M-12")
 
 HARNESS = BrokerHarness()
 NOW_S = HARNESS.clock.now().utc_ms // 1_000
@@ -66,6 +68,7 @@ def test_what_is_below(path: str) -> None:
     assert ACCESS.authorize(request(authorization=token()), LISTEN, path).name == "first"
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.parametrize(
     "header, right, path",
     [
@@ -82,7 +85,7 @@ def test_what_is_below(path: str) -> None:
         ("eyJhbGciOiJub25lIn0.e30.", MANAGE, "orders"),
     ],
 )
-def test_refused(header: str, right: str, path: str) -> None:  # M-12
+def test_refused(header: str, right: str, path: str) -> None:
     with pytest.raises(Unauthorized):
         ACCESS.authorize(request(authorization=header), right, path)
 

@@ -1,4 +1,4 @@
-"""Bodies that may come and bodies that may not, over a transport in memory (M-11, M-12)."""
+"""Bodies that may come and bodies that may not, over a transport in memory."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ from twinbus.limits import (
 from twinbus.server.http.exchange import Request
 from twinbus.server.port.strangers import Strangers, StrangerShare
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.proves("M-11", "M-12"), pytest.mark.asyncio]
 
 PUT = b"PUT /x HTTP/1.1\r\nHost: h\r\n"
 SIZED = PUT + b"Content-Length: 5\r\n\r\n"

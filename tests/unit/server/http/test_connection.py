@@ -1,4 +1,4 @@
-"""HTTP on one connection, over a transport in memory (M-11)."""
+"""HTTP on one connection, over a transport in memory."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from twinbus.server.http.connection import HttpProtocol
 from twinbus.server.http.exchange import Request, Response, error_response, xml_text
 from twinbus.server.port.strangers import Strangers
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.proves("M-11"), pytest.mark.asyncio]
 
 GET = b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n"
 KNOWN_PUT = b"PUT /x HTTP/1.1\r\nHost: h\r\nKey: good\r\n"
@@ -175,7 +175,8 @@ def three_ways(data: bytes) -> Iterable[list[bytes]]:
     yield [data[: len(data) // 2], data[len(data) // 2 :]]
 
 
-async def test_request_arrives_whole_bytewise_and_in_halves() -> None:  # M-11
+@pytest.mark.proves("M-11")
+async def test_request_arrives_whole_bytewise_and_in_halves() -> None:
     request = (
         b"PUT /a%2Fb?api-version=2024-05&$top=1&x HTTP/1.1\r\nHost: h\r\nX-A: 1\r\nX-a: 2\r\n"
         b"Key: good\r\nContent-Length: 5\r\n\r\nhello"
@@ -317,6 +318,7 @@ async def test_expect_continue() -> None:
     peer.drop()
 
 
+@pytest.mark.proves("A-2")
 async def test_service_error_is_an_answer_with_its_sub_code() -> None:
     peer = Peer()
     answer = await peer.send(b"GET /busy HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -501,7 +503,8 @@ async def test_unauthorized_names_the_scheme() -> None:
 SWITCH = b"GET /switch HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n"
 
 
-async def test_upgrade_gives_the_connection_away_with_what_came_behind() -> None:  # M-10
+@pytest.mark.proves("M-10")
+async def test_upgrade_gives_the_connection_away_with_what_came_behind() -> None:
     peer = Peer()
     answer = await peer.send(SWITCH + b"not HTTP")
     assert answer.startswith(b"HTTP/1.1 101 ")
@@ -528,7 +531,8 @@ async def test_no_upgrade_while_the_server_stops_or_without_an_heir() -> None:
     peer.drop()
 
 
-async def test_no_content_has_no_length() -> None:  # M-11
+@pytest.mark.proves("M-11")
+async def test_no_content_has_no_length() -> None:
     peer = Peer()
     answer = await peer.send(b"GET /empty HTTP/1.1\r\nHost: h\r\n\r\n")
     assert statuses(answer) == [204]
@@ -537,8 +541,9 @@ async def test_no_content_has_no_length() -> None:  # M-11
     peer.drop()
 
 
+@pytest.mark.proves("M-11")
 @pytest.mark.parametrize("how", ["lost", "end of file", "shutdown"])
-async def test_who_makes_a_peer_wait_hears_that_it_is_gone(how: str) -> None:  # M-11
+async def test_who_makes_a_peer_wait_hears_that_it_is_gone(how: str) -> None:
     peer = Peer()
     peer.router.go.clear()
     peer.protocol.data_received(GET)
@@ -559,7 +564,8 @@ async def test_who_makes_a_peer_wait_hears_that_it_is_gone(how: str) -> None:  #
     assert gone == [how]
 
 
-async def test_who_answers_hears_that_the_answer_was_not_sent() -> None:  # M-11
+@pytest.mark.proves("M-11")
+async def test_who_answers_hears_that_the_answer_was_not_sent() -> None:
     unsent: list[str] = []
 
     class Late(Echo):
@@ -599,7 +605,8 @@ async def test_one_read_is_taken_while_an_answer_is_prepared() -> None:
     peer.drop()
 
 
-async def test_names_of_headers_as_they_were_written() -> None:  # M-11
+@pytest.mark.proves("M-11")
+async def test_names_of_headers_as_they_were_written() -> None:
     peer = Peer()
     await peer.send(b"GET /x HTTP/1.1\r\nHost: h\r\nMy-Name: 1\r\nmy-name: 2\r\n\r\n")
     [request] = peer.router.requests

@@ -1,4 +1,4 @@
-"""AMQP over WebSockets, over a transport in memory: handshake, frames, closing, bounds (M-10)."""
+"""AMQP over WebSockets, over a transport in memory: handshake, frames, closing, bounds."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ from twinbus.server.http.websocket import (
     is_websocket_path,
 )
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.proves("M-10"), pytest.mark.asyncio]
 
 # The example of RFC 6455 §1.3.
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
@@ -145,6 +145,7 @@ def request(method: str = "GET", **headers: str) -> Request:
 
 
 class TestHandshake:
+    @pytest.mark.proves("M-10")
     @pytest.mark.feature("transport.websocket")
     @pytest.mark.parametrize(
         "offered, chosen",
@@ -155,7 +156,7 @@ class TestHandshake:
             ("mqtt,amqp", "amqp"),
         ],
     )
-    async def test_is_accepted(self, offered: str, chosen: str) -> None:  # M-10
+    async def test_is_accepted(self, offered: str, chosen: str) -> None:
         answer = answer_handshake(request(sec_websocket_protocol=offered))
         assert answer.status == 101
         assert dict(answer.headers) == {
@@ -203,9 +204,10 @@ class TestHandshake:
 
 
 class TestFrames:
+    @pytest.mark.proves("M-10")
     @pytest.mark.feature("transport.websocket")
     @pytest.mark.parametrize("size", [1, 7, 1 << 20])
-    async def test_bytes_come_through_in_any_frames_and_pieces(self, size: int) -> None:  # M-10
+    async def test_bytes_come_through_in_any_frames_and_pieces(self, size: int) -> None:
         peer = Peer()
         whole = random.Random(5).randbytes(70_000)
         peer.send(
@@ -234,7 +236,8 @@ class TestFrames:
         assert len(peer.taker.data) > 49_000
         assert len(peer.websocket._frames._proto._frame_decoder.buffer) == 0
 
-    async def test_writes_are_binary_messages_of_bounded_size(self) -> None:  # M-10
+    @pytest.mark.proves("M-10")
+    async def test_writes_are_binary_messages_of_bounded_size(self) -> None:
         peer = Peer()
         whole = random.Random(6).randbytes(3 * MESSAGE_BYTES_MAX)
         peer.taker.transport.writelines([whole[:10], memoryview(whole)[10:]])
@@ -268,7 +271,8 @@ class TestFrames:
 
 
 class TestTransport:
-    async def test_back_pressure_both_ways(self) -> None:  # M-10
+    @pytest.mark.proves("M-10")
+    async def test_back_pressure_both_ways(self) -> None:
         peer = Peer()
         peer.websocket.pause_writing()
         assert peer.taker.is_paused()
@@ -305,7 +309,8 @@ class TestTransport:
 
 
 class TestClosing:
-    async def test_by_the_peer(self) -> None:  # M-10
+    @pytest.mark.proves("M-10")
+    async def test_by_the_peer(self) -> None:
         peer = Peer()
         peer.send(BytesMessage(data=b"last"), CloseConnection(code=1000, reason="bye"))
         assert peer.taker.data == b"last"
@@ -315,7 +320,8 @@ class TestClosing:
         peer.feed(b"more")
         assert peer.taker.data == b"last"
 
-    async def test_by_the_endpoint(self) -> None:  # M-10
+    @pytest.mark.proves("M-10")
+    async def test_by_the_endpoint(self) -> None:
         peer = Peer()
         transport = peer.taker.transport
         transport.pause_reading()

@@ -1,4 +1,4 @@
-"""Connections that faults reset, refuse and delay, over real sockets (A-1, A-5, A-6)."""
+"""Connections that faults reset, refuse and delay, over real sockets."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +13,8 @@ from twinbus.gateway.faults.faults import Faults, Wanted
 from twinbus.server.http.connection import HttpProtocol
 from twinbus.server.http.exchange import Request, Response
 from twinbus.server.port.connections import ClientConnections, reset
+
+pytestmark = pytest.mark.proves("A-1", "A-5", "A-6")
 
 NOW = Now(0, 0)
 LONG_MS = 500_000  # never over in a test
@@ -192,8 +194,9 @@ async def test_open_ones_are_dropped_once(place: Place) -> None:
     await conversation(place)
 
 
+@pytest.mark.proves("A-1")
 @pytest.mark.asyncio
-async def test_new_ones_are_refused_and_open_ones_stay(place: Place) -> None:  # A-1
+async def test_new_ones_are_refused_and_open_ones_stay(place: Place) -> None:
     reader, writer = await conversation(place)
     fault = place.faults.add(Wanted("refuse-connections", namespace="first"), NOW)
     late_reader, late_writer = await place.dial()
@@ -206,8 +209,9 @@ async def test_new_ones_are_refused_and_open_ones_stay(place: Place) -> None:  #
     await conversation(place)
 
 
+@pytest.mark.proves("A-5")
 @pytest.mark.asyncio
-async def test_a_namespace_that_is_cut_off(place: Place) -> None:  # A-5
+async def test_a_namespace_that_is_cut_off(place: Place) -> None:
     reader, _ = await conversation(place)
     fault = place.faults.add(Wanted("cut-namespace", namespace="first"), NOW)
     assert await is_reset(reader)
@@ -262,10 +266,11 @@ async def test_whose_connection_it_is_by_what_it_says_later(place: Place) -> Non
         assert await is_reset(stray_reader)
 
 
+@pytest.mark.proves("A-1", "A-5")
 @pytest.mark.asyncio
 @pytest.mark.parametrize("kind, stays", [("cut-namespace", False), ("refuse-connections", True)])
 async def test_whose_request_it_is_by_its_token(place: Place, kind: str, stays: bool) -> None:
-    """A-1, A-5: what cannot come through is not done either."""
+    """What cannot come through is not done either."""
     ledger = Ledger()
     place.only = None
     place.make = lambda: HttpProtocol(ledger, SystemClock())

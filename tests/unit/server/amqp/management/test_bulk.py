@@ -101,9 +101,10 @@ async def bench() -> Bench:
 # --- batch delete -------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("M-5")
 @pytest.mark.feature("receive.batch-delete")
 async def test_batch_delete(bench: Bench) -> None:
-    """M-5: the oldest free and active messages, as many as asked for; 204 when there are none."""
+    """The oldest free and active messages, as many as asked for; 204 when there are none."""
     bench.send(b"deferred", b"locked", b"a", b"b", b"c")
     deferred, _ = bench.receive(2)
     assert bench.settle(deferred, modified(True, True)) == "confirmed"
@@ -242,12 +243,13 @@ async def test_resubmit(bench: Bench) -> None:
     assert message.application_properties == {"fixed": False}
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.parametrize(
     "operation, listen, manage",
     [(BROWSE, True, True), (PURGE, False, True), (UNDEFER, False, True), (RESUBMIT, False, True)],
 )
 async def test_rights(operation: str, listen: bool, manage: bool) -> None:
-    """M-12: looking takes Listen; what changes many messages at a stroke takes Manage."""
+    """Looking takes Listen; what changes many messages at a stroke takes Manage."""
     for rights, allowed in (({"Listen"}, listen), ({"Send"}, False), ({"Manage"}, manage)):
         scene = Scene()
         scene.harness.create_queue("orders")

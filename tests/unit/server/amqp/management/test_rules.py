@@ -54,8 +54,9 @@ def listed(asking: Asking) -> dict[str, list[Any]]:
     return rules
 
 
+@pytest.mark.proves("M-6")
 async def test_a_rule_is_added_listed_and_removed(scene: Scene, asking: Asking) -> None:
-    """M-6: with the exact codes and fields that the SDKs look for."""
+    """With the exact codes and fields that the SDKs look for."""
     now_ms = scene.clock.now().utc_ms
     description = {**sql("color = 'red'"), "sql-rule-action": {"expression": "SET x = 1"}}
     assert asking.ask(ADD, {"rule-name": "red", "rule-description": description}).status == 200
@@ -158,8 +159,9 @@ async def test_pages(asking: Asking) -> None:
     assert names == ["$Default", "r0", "r1", "r2", "r3", "r4"]
 
 
+@pytest.mark.proves("M-6")
 async def test_an_added_rule_counts_for_the_next_message(scene: Scene, asking: Asking) -> None:
-    """M-6: and is there after a power cut, because it was answered."""
+    """And is there after a power cut, because it was answered."""
     assert asking.ask(REMOVE, {"rule-name": "$Default"}).status == 200
     description = {"correlation-filter": {"label": "wanted"}}
     assert asking.ask(ADD, {"rule-name": "w", "rule-description": description}).status == 200

@@ -1,4 +1,4 @@
-"""Authorization rules inside a description (M-12)."""
+"""Authorization rules inside a description."""
 
 import base64
 from xml.etree.ElementTree import Element, fromstring
@@ -12,6 +12,8 @@ from twinbus.server.http.atom.authorization_documents import (
     write_authorization_rules,
 )
 from twinbus.server.http.atom.feeds import INSTANCE, SERVICE_BUS
+
+pytestmark = pytest.mark.proves("M-12")
 
 SENDER = SharedAccessRule("sender", ("Send",), "key one", "key two", 1, 2)
 

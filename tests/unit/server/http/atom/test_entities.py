@@ -1,4 +1,4 @@
-"""Entity management over HTTP: queues, lists, claims (M-9, M-11, M-12)."""
+"""Entity management over HTTP: queues, lists, claims."""
 
 from xml.etree.ElementTree import Element, fromstring
 
@@ -23,7 +23,7 @@ from twinbus.server.http.atom.entity_documents import COUNTS
 from twinbus.server.http.atom.feeds import ATOM, SERVICE_BUS
 from twinbus.server.http.exchange import Request, Response
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.proves("M-9", "M-11", "M-12"), pytest.mark.asyncio]
 
 FOREVER = "P10675199DT2H48M5.4775807S"
 
@@ -42,7 +42,8 @@ def title(response: Response) -> str | None:
 
 
 class TestQueue:
-    async def test_create_get_update_delete(self, client: Client) -> None:  # M-11
+    @pytest.mark.proves("M-11")
+    async def test_create_get_update_delete(self, client: Client) -> None:
         settings = "<LockDuration>PT45S</LockDuration><MaxDeliveryCount>3</MaxDeliveryCount>"
         created = await client.ask("PUT", "/Orders", document(settings))
         assert created.status == 201
@@ -75,7 +76,8 @@ class TestQueue:
         await client.ask("PUT", "/east%2Forders", document())
         assert title(await client.ask("GET", "/east/orders/")) == "east/orders"
 
-    async def test_defaults_and_order_of_elements(self, client: Client) -> None:  # M-11
+    @pytest.mark.proves("M-11")
+    async def test_defaults_and_order_of_elements(self, client: Client) -> None:
         description = described(await client.ask("PUT", "/orders", document()))
         assert names_of(description) == [
             "LockDuration",
@@ -110,7 +112,8 @@ class TestQueue:
         assert value(description, "RequiresSession") == "false"
         assert value(description, "Status") == "Active"
 
-    async def test_runtime_properties(self, client: Client) -> None:  # M-9
+    @pytest.mark.proves("M-9")
+    async def test_runtime_properties(self, client: Client) -> None:
         await client.ask("PUT", "/orders", document())
         queue = client.namespace.find_queue("orders")
         client.harness.clock.advance(7_999)
@@ -224,7 +227,8 @@ class TestNamespace:
             assert value(info, "MessagingSKU") == tier
             assert value(info, "MessagingUnits") == units
 
-    async def test_paging_is_exactly_two_links(self, client: Client) -> None:  # M-11
+    @pytest.mark.proves("M-11")
+    async def test_paging_is_exactly_two_links(self, client: Client) -> None:
         for number in range(5):
             await client.ask("PUT", f"/q{number}", document())
         seen: list[str | None] = []
@@ -363,7 +367,8 @@ class TestRights:
             with pytest.raises(Unauthorized):
                 await client.ask("GET", path)
 
-    async def test_token_for_the_very_address(self, client: Client) -> None:  # M-13: Node signs so
+    @pytest.mark.proves("M-13")
+    async def test_token_for_the_very_address(self, client: Client) -> None:  # Node signs so
         for path in ("/$Resources/queues", "/$namespaceinfo"):
             uri = f"https://h:5672{path}?api-version=2021-05"
             client.token = make_sas_token(uri.lower(), "Root", "key", NOW_S + 60)
@@ -371,10 +376,12 @@ class TestRights:
             with pytest.raises(Unauthorized):
                 await client.ask("GET", "/$Resources/topics")
 
-    async def test_sdk_may_be_late_with_a_new_token(self, client: Client) -> None:  # M-13
+    @pytest.mark.proves("M-13")
+    async def test_sdk_may_be_late_with_a_new_token(self, client: Client) -> None:
         client.token = sign(expires_s=NOW_S - 60)
         assert (await client.ask("GET", "/$namespaceinfo")).status == 200
 
-    async def test_signature_given_as_bearer_token(self, client: Client) -> None:  # M-13
+    @pytest.mark.proves("M-13")
+    async def test_signature_given_as_bearer_token(self, client: Client) -> None:
         client.token = f"Bearer {client.token}"
         assert (await client.ask("GET", "/$namespaceinfo")).status == 200

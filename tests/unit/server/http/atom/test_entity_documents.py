@@ -1,4 +1,4 @@
-"""Descriptions of entities as XML, setting by setting (M-9, M-11)."""
+"""Descriptions of entities as XML, setting by setting."""
 
 import dataclasses
 
@@ -30,6 +30,8 @@ from twinbus.server.http.atom.entity_documents import (
 from twinbus.server.http.atom.feeds import ATOM, read_content, utc_text
 from twinbus.server.http.exchange import xml_text
 from twinbus.server.http.xml_reader import read_xml
+
+pytestmark = pytest.mark.proves("M-9", "M-11")
 
 NEWEST = "2024-05"
 FOREVER = "P10675199DT2H48M5.4775807S"
@@ -67,7 +69,8 @@ class TestSettings:
             return
         assert read(written(description), description) == description
 
-    def test_everything_the_sdk_sends_back_on_update(self) -> None:  # M-13
+    @pytest.mark.proves("M-13")
+    def test_everything_the_sdk_sends_back_on_update(self) -> None:
         settings = (
             "<LockDuration>PT30S</LockDuration><MaxSizeInMegabytes>2048</MaxSizeInMegabytes>"
             "<DefaultMessageTimeToLive>P10675199DT2H48M5.477539S</DefaultMessageTimeToLive>"
@@ -140,7 +143,8 @@ class TestSettings:
 
 @pytest.mark.feature("entity.partitions")
 class TestPartitions:
-    def test_every_setting_goes_in_and_out(self) -> None:  # E-1
+    @pytest.mark.proves("E-1")
+    def test_every_setting_goes_in_and_out(self) -> None:
         body = document("<EnablePartitioning>true</EnablePartitioning>")
         description = read(body)
         assert description == QueueDescription(enable_partitioning=True)
@@ -148,28 +152,32 @@ class TestPartitions:
         assert "<EnablePartitioning>true</EnablePartitioning>" in text
         assert "<EntityAvailabilityStatus>Available</EntityAvailabilityStatus>" in text
 
-    def test_what_cannot_be_reached_shows(self) -> None:  # E-12
+    @pytest.mark.proves("E-12")
+    def test_what_cannot_be_reached_shows(self) -> None:
         text = written(QueueDescription(enable_partitioning=True), "Limited")
         assert b"<EntityAvailabilityStatus>Limited</EntityAvailabilityStatus>" in text
 
+    @pytest.mark.proves("E-2")
     @pytest.mark.parametrize("megabytes", [1, 1_024, 5_120])
-    def test_the_size_of_all_is_shown(self, megabytes: int) -> None:  # E-2
+    def test_the_size_of_all_is_shown(self, megabytes: int) -> None:
         """As the service does it; and what was shown may come back with an update."""
         current = QueueDescription(enable_partitioning=True, max_size_megabytes=megabytes)
         shown = written(current)
         assert f"<MaxSizeInMegabytes>{16 * megabytes}</MaxSizeInMegabytes>" in shown.decode()
         assert read(shown, current) == current
 
+    @pytest.mark.proves("E-2")
     @pytest.mark.parametrize(
         "given, expected", [(2_048, 2_048), (32_768, 2_048), (16_384, 1_024), (81_920, 5_120)]
     )
-    def test_an_update_may_say_either_size(self, given: int, expected: int) -> None:  # E-2
+    def test_an_update_may_say_either_size(self, given: int, expected: int) -> None:
         current = QueueDescription(enable_partitioning=True)
         inner = f"<MaxSizeInMegabytes>{given}</MaxSizeInMegabytes>"
         body = document(inner + "<EnablePartitioning>true</EnablePartitioning>")
         assert read(body, current).max_size_megabytes == expected
 
-    def test_sizes_beyond(self) -> None:  # E-2
+    @pytest.mark.proves("E-2")
+    def test_sizes_beyond(self) -> None:
         current = QueueDescription(enable_partitioning=True)
         for size, now in ((81_936, current), (5_121, current), (16_384, None), (5_121, None)):
             inner = f"<MaxSizeInMegabytes>{size}</MaxSizeInMegabytes>"

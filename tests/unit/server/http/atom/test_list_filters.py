@@ -1,4 +1,4 @@
-"""`$filter` of lists (M-11)."""
+"""`$filter` of lists."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from twinbus.entities.message import NewMessage
 from twinbus.errors import ArgumentInvalid
 from twinbus.server.http.atom.list_filters import FILTER_CHARS_MAX, read_filter
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.proves("M-11"), pytest.mark.asyncio]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Rules as XML, filter by filter and type by type (M-6, M-11)."""
+"""Rules as XML, filter by filter and type by type."""
 
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
@@ -23,6 +23,8 @@ from twinbus.errors import ArgumentInvalid, ArgumentOutOfRange
 from twinbus.gateway.namespaces.views import RuleView
 from twinbus.server.http.atom.feeds import SERVICE_BUS, TYPE, read_content
 from twinbus.server.http.atom.rule_documents import RULE, read_rule, rule_entry
+
+pytestmark = pytest.mark.proves("M-6", "M-11")
 
 XSI = 'xmlns:i="http://www.w3.org/2001/XMLSchema-instance"'
 
@@ -229,6 +231,7 @@ class TestWriting:
             rule = RuleDescription("<r & 'x'>", described, None, 7)
             assert again(rule) == rule
 
+    @pytest.mark.proves("M-13")
     def test_shape_that_the_sdks_need(self) -> None:
         """Python reads `{instance}type` after the colon, Node the attribute `i:type` from its sixth
         character on, and names from addresses; both want an action, always (M-13)."""

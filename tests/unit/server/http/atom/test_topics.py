@@ -1,4 +1,4 @@
-"""Entity management over HTTP: topics, subscriptions, rules, errors (M-8, M-9, M-11, M-12)."""
+"""Entity management over HTTP: topics, subscriptions, rules, errors."""
 
 import asyncio
 import dataclasses
@@ -21,7 +21,7 @@ from twinbus.errors import (
 from twinbus.gateway.namespaces.entity_locks import EntityLocks
 from twinbus.limits import PROFILES, SQL_FILTERS_MAX
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.proves("M-8", "M-9", "M-11", "M-12"), pytest.mark.asyncio]
 
 XSI = 'xmlns:i="http://www.w3.org/2001/XMLSchema-instance"'
 TOPIC = document("", "TopicDescription")
@@ -223,7 +223,8 @@ class TestForwarding:
         with pytest.raises(Unauthorized, match="another namespace"):
             await targets.ask("PUT", "/q", self.BODY, headers={SUPPLEMENTARY: token})
 
-    async def test_node_signs_for_the_host_alone(self, targets: Client) -> None:  # M-13
+    @pytest.mark.proves("M-13")
+    async def test_node_signs_for_the_host_alone(self, targets: Client) -> None:
         token = make_sas_token("127.0.0.1:5672", "Root", "key", 1 << 40)
         targets.token = sign("q")
         headers = {SUPPLEMENTARY: token, DLQ_SUPPLEMENTARY: token}

@@ -1,4 +1,4 @@
-"""Faults over HTTP: who may, what is understood, and what they do (A-1, A-6)."""
+"""Faults over HTTP: who may, what is understood, and what they do."""
 
 import asyncio
 import json
@@ -22,6 +22,8 @@ from twinbus.host.fault_injection import ServerFaults
 from twinbus.server.http.access import HttpAccess
 from twinbus.server.http.exchange import Request, Response
 from twinbus.server.http.operations.faults import is_about_faults
+
+pytestmark = pytest.mark.proves("A-1", "A-6")
 
 
 class Effects:
@@ -129,7 +131,8 @@ def test_what_is_about_faults() -> None:
     assert not is_about_faults([""])
 
 
-def test_add_list_clear(client: Client) -> None:  # A-6
+@pytest.mark.proves("A-6")
+def test_add_list_clear(client: Client) -> None:
     status, fault = client.ask("POST", "/$faults", {"kind": "refuse-sends", "entity": "orders"})
     assert status == 201
     assert fault == {
@@ -224,13 +227,15 @@ def test_brokers(client: Client) -> None:
     assert client.effects.seen == [("kill", 1), ("hang", 0), ("resume", 0)]
 
 
-def test_receivers_are_lost_to_what_refuses_them(client: Client) -> None:  # A-1
+@pytest.mark.proves("A-1")
+def test_receivers_are_lost_to_what_refuses_them(client: Client) -> None:
     for kind in ("refuse-receives", "throttle", "refuse-sends", "refuse-management"):
         assert client.ask("POST", "/$faults", {"kind": kind})[0] == 201
     assert client.effects.seen == [("detach", "1"), ("detach", "2")]
 
 
-def test_receivers_lose_the_partitions_that_refuse_them(client: Client) -> None:  # A-6
+@pytest.mark.proves("A-6")
+def test_receivers_lose_the_partitions_that_refuse_them(client: Client) -> None:
     one = {"entity": "wide", "partition": 3}
     for kind in ("refuse-receives", "partition-down", "throttle", "refuse-sends"):
         assert client.ask("POST", "/$faults", {"kind": kind, **one})[0] == 201

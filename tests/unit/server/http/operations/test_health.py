@@ -58,7 +58,8 @@ async def test_details_of_a_server_that_is_well(scene: Observed) -> None:
     assert [each["health"] for each in document["stores"]] == ["up"]
 
 
-async def test_what_an_entity_cannot(scene: Observed) -> None:
+@pytest.mark.proves("A-1")
+async def test_what_an_entity_cannot(scene: Observed) -> None:
     await scene.run(scene.first.update_queue("orders", QueueDescription(status="SendDisabled")))
     wanted = Wanted("refuse-management", namespace="other")
     scene.faults.add(wanted, Now(0, 0))
@@ -81,7 +82,8 @@ async def test_what_an_entity_cannot(scene: Observed) -> None:  # A-1
     ]
 
 
-async def test_pressure(scene: Observed) -> None:
+@pytest.mark.proves("A-2")
+async def test_pressure(scene: Observed) -> None:
     scene.throttle.observe_store(0, Usage(disk_free_bytes=0))
     document = await health(scene, detail=True)
     assert document["throttled"] == ["store 0: storage is full"]
@@ -101,13 +103,15 @@ async def test_many_entities_are_counted_and_not_shown(
 # --- who may see details ----------------------------------------------------------------------
 
 
-async def test_a_token_shows_its_namespace(scene: Observed) -> None:  # M-12
+@pytest.mark.proves("M-12")
+async def test_a_token_shows_its_namespace(scene: Observed) -> None:
     scene.faults.add(Wanted("throttle"), Now(0, 0))
     for rule, key, seen in (("Root", "first key", "first"), ("worker", "other key", "other")):
         document = await health(scene, authorization=scene.sign(rule, key))
         assert {each["namespace"] for each in document["entities"]} == {seen}
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.parametrize(
     "peer, headers",
     [
@@ -124,14 +128,15 @@ async def test_a_token_shows_its_namespace(scene: Observed) -> None:  # M-12
 @pytest.mark.parametrize("path", ["/health", "/metrics"])
 async def test_nobody_else_sees_any(
     scene: Observed, path: str, peer: str, headers: dict[str, str]
-) -> None:  # M-12
+) -> None:
     request = get(path, peer=peer, **headers)
     request.query["detail"] = ""
     with pytest.raises(Unauthorized):
         await scene.ask(request)
 
 
-async def test_a_right_to_send_is_no_right_to_look(scene: Observed) -> None:  # M-12
+@pytest.mark.proves("M-12")
+async def test_a_right_to_send_is_no_right_to_look(scene: Observed) -> None:
     token = scene.sign("sender", "first key")
     with pytest.raises(Unauthorized, match="Listen"):
         await scene.ask(get("/metrics", peer="127.0.0.1", authorization=token))

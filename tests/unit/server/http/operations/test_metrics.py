@@ -67,7 +67,8 @@ async def test_the_partitions_of_an_entity() -> None:
     }
 
 
-async def test_a_token_shows_its_namespace() -> None:  # M-12
+@pytest.mark.proves("M-12")
+async def test_a_token_shows_its_namespace() -> None:
     scene = await Observed.make()
     token = scene.sign("worker", "other key")
     answer = await scene.ask(get("/metrics", authorization=token))

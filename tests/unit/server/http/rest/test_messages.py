@@ -1,4 +1,4 @@
-"""Messages as HTTP shows them, in both directions (M-11)."""
+"""Messages as HTTP shows them, in both directions."""
 
 import json
 import uuid
@@ -29,6 +29,8 @@ from twinbus.server.http.rest.messages import (
 )
 from twinbus.server.http.rest.times import FOREVER_MS, http_date, read_date, read_seconds
 
+pytestmark = pytest.mark.proves("M-11")
+
 NOW_MS = 1_800_000_000_000
 DATE = "Sun, 06 Nov 1994 08:49:37 GMT"
 DATE_MS = 784_111_777_000
@@ -50,7 +52,8 @@ def delivered(**parts: Any) -> DecodedMessage:
 
 
 class TestSending:
-    def test_everything_that_broker_properties_can_say(self) -> None:  # M-11
+    @pytest.mark.proves("M-11")
+    def test_everything_that_broker_properties_can_say(self) -> None:
         message = sent(
             b"\x00body",
             {
@@ -110,6 +113,7 @@ class TestSending:
             message = sent(b"", {"TimeToLive": forever})
             assert message.properties.absolute_expiry_ms is None
 
+    @pytest.mark.proves("M-11")
     @pytest.mark.parametrize(
         "text, value",
         [
@@ -142,7 +146,7 @@ class TestSending:
             ("9" * 5_000, "9" * 5_000),
         ],
     )
-    def test_other_headers_are_properties(self, text: str, value: object) -> None:  # M-11
+    def test_other_headers_are_properties(self, text: str, value: object) -> None:
         properties = sent(b"", My_Name=text).application_properties
         assert properties == {"My-Name": value}
         assert type(properties["My-Name"]) is type(value)
@@ -156,6 +160,7 @@ class TestSending:
         headers = dict.fromkeys(names.replace("-", "_").split(","), "x")
         assert sent(b"", **headers).application_properties == {}
 
+    @pytest.mark.proves("M-11")
     @pytest.mark.parametrize(
         "broker, error",
         [
@@ -185,12 +190,13 @@ class TestSending:
     )
     def test_broker_properties_that_cannot_be(
         self, broker: object, error: type[ServiceError]
-    ) -> None:  # M-11
+    ) -> None:
         with pytest.raises(error) as caught:
             sent(b"", broker)
         assert type(caught.value) is error
 
-    def test_batch(self) -> None:  # M-11
+    @pytest.mark.proves("M-11")
+    def test_batch(self) -> None:
         body = json.dumps(
             [
                 {"Body": "first ä"},
@@ -240,7 +246,8 @@ class TestSending:
 
 
 class TestReceiving:
-    def test_broker_properties(self) -> None:  # M-11
+    @pytest.mark.proves("M-11")
+    def test_broker_properties(self) -> None:
         message = delivered(
             body=data_section(b""),
             properties=Properties(message_id="m", subject="ä\r\n\x7f", group_id="s"),
@@ -271,7 +278,8 @@ class TestReceiving:
             message = delivered(properties=Properties(message_id=message_id))
             assert json.loads(broker_properties(message, {})) == {"MessageId": shown}
 
-    def test_properties_are_headers(self) -> None:  # M-11
+    @pytest.mark.proves("M-11")
+    def test_properties_are_headers(self) -> None:
         number = uuid.UUID(int=5)
         given: dict[str, object] = {
             "Text": 'a "b" ä\r\nX-Evil: yes\x7f',
@@ -322,6 +330,7 @@ class TestReceiving:
     def test_properties_that_cannot_be_headers_are_left_out(self, name: str) -> None:
         assert property_headers(delivered(application_properties={name: 1})) == []
 
+    @pytest.mark.proves("M-11")
     @pytest.mark.parametrize(
         "section, body, content_type",
         [
@@ -343,7 +352,7 @@ class TestReceiving:
             (sequence_section([1, "a"]), b'[1,"a"]', "application/json"),
         ],
     )
-    def test_bodies(self, section: bytes, body: bytes, content_type: str) -> None:  # M-11
+    def test_bodies(self, section: bytes, body: bytes, content_type: str) -> None:
         assert body_of(delivered(body=section)) == (body, content_type)
         typed = delivered(body=section, properties=Properties(content_type="x/y"))
         assert body_of(typed) == (body, "x/y")

@@ -1,4 +1,4 @@
-"""Receiving one message for one request: handed out, given back, never dropped (M-11)."""
+"""Receiving one message for one request: handed out, given back, never dropped."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from twinbus.message.plain import data_section, encode_message
 from twinbus.server.http.addressed_entity import AddressedEntity
 from twinbus.server.http.rest.receiving import ReceivedMessage, WaitingRequest
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.proves("M-11"), pytest.mark.asyncio]
 
 IDS = MessageIds(1)
 
@@ -68,7 +68,8 @@ def shown(received: ReceivedMessage) -> dict[str, int]:
     return properties
 
 
-async def test_looks_once() -> None:  # M-11
+@pytest.mark.proves("M-11")
+async def test_looks_once() -> None:
     scene = Scene()
     assert await scene.receive() is None
     scene.send(b"x")
@@ -78,7 +79,8 @@ async def test_looks_once() -> None:  # M-11
     assert await scene.receive() is None
 
 
-async def test_waits_until_its_time_is_up() -> None:  # M-11
+@pytest.mark.proves("M-11")
+async def test_waits_until_its_time_is_up() -> None:
     scene = Scene()
     waiting, task = await scene.start(1_000)
     scene.harness.run()
@@ -142,7 +144,8 @@ async def test_what_comes_after_the_end_is_given_back() -> None:
     assert await scene.delivery_count() == 1
 
 
-async def test_released_is_as_if_never_received() -> None:  # M-11
+@pytest.mark.proves("M-11")
+async def test_released_is_as_if_never_received() -> None:
     scene = Scene()
     scene.send(b"x")
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Which requests are about messages, and where the port's router sends each request (M-11)."""
+"""Which requests are about messages, and where the port's router sends each request."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from twinbus.server.http.access import Claim
 from twinbus.server.http.exchange import Request, Response
 from twinbus.server.http.rest.requests import RestRouter, is_about_messages
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.proves("M-11"), pytest.mark.asyncio]
 
 
 class Nobody:
@@ -47,6 +47,7 @@ def route(access: Nobody) -> Router:
     return Router(access, messages, *others)  # type: ignore[arg-type]
 
 
+@pytest.mark.proves("M-11")
 @pytest.mark.parametrize(
     "method, path, expected",
     [
@@ -73,10 +74,11 @@ def route(access: Nobody) -> Router:
         ("PUT", "", False),
     ],
 )
-async def test_what_is_about_messages(method: str, path: str, expected: bool) -> None:  # M-11
+async def test_what_is_about_messages(method: str, path: str, expected: bool) -> None:
     assert is_about_messages(method, path.split("/")) == expected
 
 
+@pytest.mark.proves("M-12")
 @pytest.mark.parametrize(
     "method, path, asked",
     [
@@ -89,9 +91,7 @@ async def test_what_is_about_messages(method: str, path: str, expected: bool) ->
         ("POST", "/x%3A%2F%2Fy%2Fq/messages", ("Send", "q")),  # what is asked for is what is used
     ],
 )
-async def test_access_is_asked_for_first(
-    method: str, path: str, asked: tuple[str, str]
-) -> None:  # M-12
+async def test_access_is_asked_for_first(method: str, path: str, asked: tuple[str, str]) -> None:
     access = Nobody()
     router = route(access)
     request = Request(method, path, {}, {}, b"")
