@@ -96,7 +96,9 @@ def _delete_other(client: NamespaceClient) -> None:
     client.delete("other")
 
 
-def test_refused(server: ServerProcess, namespaces: NamespaceClient) -> None:
+def test_bad_names_and_bad_requests_change_nothing(
+    server: ServerProcess, namespaces: NamespaceClient
+) -> None:
     """Each with its reason, and nothing has changed."""
     with pytest.raises(EntityAlreadyExists, match="exists already"):
         namespaces.create("TwinBus")

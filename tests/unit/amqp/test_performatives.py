@@ -227,7 +227,7 @@ def performative(code: int, *fields: object) -> bytes:
         performative(0x44, UInt(256)),
     ],
 )
-def test_refused(data: bytes) -> None:
+def test_bad_performatives_are_decode_errors(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         decode_performative(data, 0, len(data))
     assert caught.value.condition == "amqp:decode-error"

@@ -88,7 +88,7 @@ def test_everything() -> None:
         ({"entityPath": "a", "startingOffsets": '{"from": 1}'}, "positions by partition"),
     ],
 )
-def test_refused(given: dict[str, str], complaint: str) -> None:
+def test_bad_options_are_refused_with_a_reason(given: dict[str, str], complaint: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(complaint)):
         parse(**given)
 

@@ -260,7 +260,7 @@ class TestPlain:
         "username, password",
         [("Root", ""), ("Root", KEY + "x"), ("", KEY), ("nobody", KEY), ("sender", KEY)],
     )
-    def test_refused(self, username: str, password: str) -> None:
+    def test_wrong_names_and_passwords_are_refused(self, username: str, password: str) -> None:
         with pytest.raises(Unauthorized):
             AUTHORIZER.check_plain(username, password)
 
@@ -312,7 +312,7 @@ class TestMalformed:
             "SharedAccessSignature " + "a" * SAS_TOKEN_CHARS_MAX,
         ],
     )
-    def test_refused(self, text: str) -> None:
+    def test_malformed_tokens_are_refused(self, text: str) -> None:
         assert refusal(text) in ("The token is malformed.", "The credentials are not valid.")
 
     def test_a_valid_token_beyond_the_length_limit_is_refused(self) -> None:

@@ -167,7 +167,7 @@ class TestClaims:
         ],
         ids=str,
     )
-    def test_refused(self, changes: dict[str, Any]) -> None:
+    def test_claims_that_do_not_fit_are_refused(self, changes: dict[str, Any]) -> None:
         made = {**CLAIMS, **changes}
         refusal(jws({name: value for name, value in made.items() if value is not None}))
 
@@ -227,7 +227,7 @@ class TestMalformed:
     @pytest.mark.parametrize(
         "text", ["eyJ", "eyJ..", "eyJ.eyJ.eyJ", "eyJhbGciOiJSUzI1NiJ9", "eyJhbGciOiJSUzI1NiJ9.é.x"]
     )
-    def test_refused(self, text: str) -> None:
+    def test_what_is_no_web_token_is_refused(self, text: str) -> None:
         refusal(text)
 
     @pytest.mark.parametrize("body", [b"[]", b"7", b"null", b"{", b"\xff", b"[" * 9_000])

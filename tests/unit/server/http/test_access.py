@@ -85,7 +85,9 @@ def test_what_is_below(path: str) -> None:
         ("eyJhbGciOiJub25lIn0.e30.", MANAGE, "orders"),
     ],
 )
-def test_refused(header: str, right: str, path: str) -> None:
+def test_a_token_without_the_right_for_the_path_is_refused(
+    header: str, right: str, path: str
+) -> None:
     with pytest.raises(Unauthorized):
         ACCESS.authorize(request(authorization=header), right, path)
 

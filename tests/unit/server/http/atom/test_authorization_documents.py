@@ -80,7 +80,7 @@ def test_what_is_written_is_read_again() -> None:
         (rule("a", ("Send",)).replace(">SharedAccessKey<", ">nameidentifier<"), NotSupported),
     ],
 )
-def test_refused(inner: str, error: type[Exception]) -> None:
+def test_bad_names_rights_and_keys_are_refused(inner: str, error: type[Exception]) -> None:
     with pytest.raises(error) as caught:
         read(inner)
     assert "xxx" not in str(caught.value)

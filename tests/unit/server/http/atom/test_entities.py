@@ -344,7 +344,9 @@ class TestRights:
         ],
     )
     @pytest.mark.parametrize("method, path", OPERATIONS)
-    async def test_refused(self, client: Client, method: str, path: str, token: str | None) -> None:
+    async def test_no_operation_without_a_token_that_allows_it(
+        self, client: Client, method: str, path: str, token: str | None
+    ) -> None:
         await client.ask("PUT", "/orders", document())
         client.token = token
         with pytest.raises(Unauthorized):

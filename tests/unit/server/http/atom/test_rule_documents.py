@@ -180,12 +180,12 @@ class TestReading:
             '<Action i:type="SqlRuleAction"><SqlExpression>DROP x</SqlExpression></Action>',
         ],
     )
-    def test_refused(self, inner: str) -> None:
+    def test_bad_filters_and_actions_are_refused(self, inner: str) -> None:
         with pytest.raises((ArgumentInvalid, ArgumentOutOfRange)):
             read(inner)
 
     @pytest.mark.parametrize("name", ["a/b", "a\\b", "x" * 51, "a?", "\u202e", " a"])
-    def test_refused_names(self, name: str) -> None:
+    def test_bad_names_are_refused(self, name: str) -> None:
         with pytest.raises((ArgumentInvalid, ArgumentOutOfRange)):
             read("", name)
 
