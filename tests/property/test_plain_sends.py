@@ -19,9 +19,9 @@ from twinbus.message.plain import (
     sequence_section,
     value_section,
 )
-from twinbus.message.producer_keys import PRODUCER_KEY
 from twinbus.message.sections import DELIVERY_ANNOTATIONS, FOOTER, encode_map_section
-from twinbus.message.short_scan import PING_TYPE, PlainSends
+from twinbus.message.short_scan import PlainSends
+from twinbus.message.wire_names import PING_TYPE, PRODUCER_KEY
 
 pytestmark = pytest.mark.proves("M-1")
 

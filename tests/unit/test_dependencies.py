@@ -45,7 +45,8 @@ MAY_IMPORT = {
     "client": ROOTS | {"amqp", "message", "entities", "metered"},
     "costs": ROOTS | {"metered"},
     "page": set[str](),
-    "pairing": ROOTS | {"entities"},  # of entities, the hash of keys; otherwise Azure's SDK
+    # Of entities, the hash of keys; of message, the names on the wire; otherwise Azure's SDK.
+    "pairing": ROOTS | {"entities", "message"},
     # Of pairing, the rules of rewriting; of entities, the partitions.
     "pipeline": ROOTS | {"client", "amqp", "message", "entities", "metered", "costs", "pairing"},
     # A user of everything that users have.
@@ -253,6 +254,8 @@ def complaints_about_pairing(path: Path) -> Complaints:
         top = module.split(".")[0]
         if module.startswith("twinbus.entities") and module != "twinbus.entities.partitions":
             yield path, line, "only the hash of keys"
+        if module.startswith("twinbus.message") and names != ["wire_names"]:
+            yield path, line, "only the names on the wire"
         if top in PAIRING_PURE_NEVER and not is_shell:
             yield path, line, f"it is pure, {top} is not"
         if top == "random" and names and not is_shell:

@@ -204,6 +204,18 @@ def test_one_word_per_thing() -> None:
     check(wrong_words, SOURCES)
 
 
+def test_names_on_the_wire_are_spelled_once() -> None:
+    """The annotations of Service Bus, as constants: documentation may name them."""
+    for path in SOURCES:
+        if path.name == "wire_names.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            value = node.value if isinstance(node, ast.Constant) else None
+            text = value.decode("latin-1") if isinstance(value, bytes) else value
+            is_name = isinstance(text, str) and text.startswith("x-opt-")
+            assert not is_name, f"{named(path)}: {text} is in message/wire_names.py"
+
+
 def wrong_words(path: Path) -> list[str]:
     names = {path.stem: 1}
     for node in ast.walk(ast.parse(path.read_text())):

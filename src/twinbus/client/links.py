@@ -19,6 +19,7 @@ from twinbus.amqp.egress import EgressLink
 from twinbus.amqp.events import DispositionReceived, IncomingSettled
 from twinbus.amqp.ingress import DeliveryReceived, IngressLink
 from twinbus.errors import InvalidOperation, ServiceError, TwinbusError
+from twinbus.message import wire_names
 from twinbus.message.plain import DecodedMessage, data_section, decode_message
 
 # Every message says that it is to be kept: AMQP's header section with `durable` set.
@@ -101,12 +102,12 @@ class Received:
 
     @property
     def sequence_number(self) -> int:
-        return self._annotation("x-opt-sequence-number")
+        return self._annotation(wire_names.SEQUENCE_NUMBER)
 
     @property
     def locked_until_ms(self) -> int:
         """UTC; 0 when it is not locked."""
-        return self._annotation("x-opt-locked-until")
+        return self._annotation(wire_names.LOCKED_UNTIL)
 
     def _annotation(self, name: str) -> int:
         value = self.message.annotations.get(name)
@@ -258,8 +259,8 @@ class Receiver(_Link):
     ) -> asyncio.Future[None]:
         """Move it to the dead-letter queue."""
         info: dict[object, object] = {
-            "DeadLetterReason": reason,
-            "DeadLetterErrorDescription": description,
+            wire_names.DEAD_LETTER_REASON: reason,
+            wire_names.DEAD_LETTER_DESCRIPTION: description,
         }
         state = rejected(AmqpError("com.microsoft:dead-letter", description, info))
         return self._settle(received, state)

@@ -12,4 +12,5 @@ __all__ = [
     "sections",
     "short_scan",
     "stored",
+    "wire_names",
 ]

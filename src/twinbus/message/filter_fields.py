@@ -15,6 +15,7 @@ from twinbus.amqp.encoding import encode_list, encode_string, encode_symbol, enc
 from twinbus.amqp.types import Timestamp
 from twinbus.entities.fields import Changes, Fields
 from twinbus.errors import RemoteProtocolError
+from twinbus.message import wire_names
 from twinbus.message.field_values import duration_of, milliseconds_of, time_of, to_amqp, to_plain
 from twinbus.message.sections import (
     APPLICATION_PROPERTIES,
@@ -53,13 +54,16 @@ _ABSOLUTE_EXPIRY_TIME: Final = 8
 _CREATION_TIME: Final = 9
 _SESSION_ID: Final = 10
 
-_PARTITION_KEY: Final = b"x-opt-partition-key"
+_PARTITION_KEY: Final = wire_names.PARTITION_KEY.encode()
 _ANNOTATIONS: Final = {
     _PARTITION_KEY: "partitionkey",
-    b"x-opt-via-partition-key": "viapartitionkey",
-    b"x-opt-scheduled-enqueue-time": "scheduledenqueuetimeutc",
+    wire_names.VIA_PARTITION_KEY.encode(): "viapartitionkey",
+    wire_names.SCHEDULED_TIME.encode(): "scheduledenqueuetimeutc",
 }
-_KEYS: Final = {"partitionkey": "x-opt-partition-key", "viapartitionkey": "x-opt-via-partition-key"}
+_KEYS: Final = {
+    "partitionkey": wire_names.PARTITION_KEY,
+    "viapartitionkey": wire_names.VIA_PARTITION_KEY,
+}
 
 
 class StoredMessageCodec:

@@ -5,6 +5,7 @@ from typing import Final
 from twinbus.entities.message import NEVER_MS, NewMessage, ProducerKey
 from twinbus.errors import ArgumentOutOfRange
 from twinbus.limits import PING_SIZE_BYTES_MAX, PROPERTY_SIZE_BYTES_MAX, SCHEDULED_MS_MAX
+from twinbus.message import wire_names
 from twinbus.message.limits import (
     IDS_CHARS_MAX,
     check_ids,
@@ -12,12 +13,10 @@ from twinbus.message.limits import (
     check_properties_size,
 )
 from twinbus.message.message_id import MessageIds, has_message_id, only_message_id, with_message_id
-from twinbus.message.producer_keys import PRODUCER_KEY, read_producer_key
+from twinbus.message.producer_keys import read_producer_key
 from twinbus.message.scan import Scanned, scan
-from twinbus.message.short_scan import PING_BYTES, PING_TYPE
+from twinbus.message.short_scan import PING_BYTES
 
-SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
-PARTITION_KEY: Final = "x-opt-partition-key"
 _LIST8: Final = 0xC0
 _PING: Final = ProducerKey("", 0, True)
 
@@ -54,11 +53,11 @@ def new_message(
         message.message_id = new_id.decode() or _id_text(scanned.message_id())
         message.session_id = scanned.group_id()
     if scanned.delivery_annotations:
-        key = scanned.delivery_annotation(PRODUCER_KEY)
+        key = scanned.delivery_annotation(wire_names.PRODUCER_KEY)
         if key is not None:
             message.producer_key = read_producer_key(key)
     if len(data) <= PING_SIZE_BYTES_MAX:
-        if PING_BYTES in data and scanned.content_type() == PING_TYPE:
+        if PING_BYTES in data and scanned.content_type() == wire_names.PING_TYPE:
             message.producer_key = _PING
     elif len(data) > PROPERTY_SIZE_BYTES_MAX:
         check_properties_size(scanned)
@@ -66,12 +65,12 @@ def new_message(
 
 
 def _read_annotations(scanned: Scanned, message: NewMessage) -> None:
-    scheduled = scanned.annotation(SCHEDULED)
+    scheduled = scanned.annotation(wire_names.SCHEDULED_TIME)
     if isinstance(scheduled, int):
         if scheduled > SCHEDULED_MS_MAX:
             raise ArgumentOutOfRange("The scheduled enqueue time is later than the year 9999.")
         message.scheduled_ms = max(0, int(scheduled))
-    partition_key = scanned.annotation(PARTITION_KEY)
+    partition_key = scanned.annotation(wire_names.PARTITION_KEY)
     if isinstance(partition_key, str):
         check_partition_key(scanned, partition_key)
         message.partition_key = str(partition_key)

@@ -6,8 +6,6 @@ from twinbus.entities.message import ProducerKey
 from twinbus.errors import ArgumentInvalid
 from twinbus.limits import PRODUCER_KEY_CHARS_MAX
 
-PRODUCER_KEY: Final = "x-opt-twinbus-producer-key"  # a delivery annotation: "<producer>/<number>"
-
 NUMBER_DIGITS_MAX: Final = 18  # more would not fit into 63 bits
 
 

@@ -9,18 +9,18 @@ makes nothing in between.
 
 from typing import Final
 
+from twinbus.amqp.encoding import encode_symbol
 from twinbus.amqp.shapes import NARROW, U32
 from twinbus.entities.message import NEVER_MS, NewMessage, ProducerKey
 from twinbus.limits import PING_SIZE_BYTES_MAX, PRODUCER_KEY_CHARS_MAX, PROPERTY_SIZE_BYTES_MAX
+from twinbus.message import wire_names
 from twinbus.message.limits import IDS_CHARS_MAX
 from twinbus.message.message_id import MessageIds, only_message_id
-from twinbus.message.producer_keys import NUMBER_DIGITS_MAX, PRODUCER_KEY, read_producer_key
+from twinbus.message.producer_keys import NUMBER_DIGITS_MAX, read_producer_key
 from twinbus.message.scan import KINDS, WIDE, scan
 from twinbus.message.sections import DATA, DELIVERY_ANNOTATIONS, HEADER, PROPERTIES
 
-PING_TYPE: Final = "application/vnd.ms-servicebus-ping"  # content type of a ping
-
-PING_BYTES: Final = PING_TYPE.encode()
+PING_BYTES: Final = wire_names.PING_TYPE.encode()
 _LIST8: Final = 0xC0
 _NULL: Final = 0x40
 _TIMESTAMP: Final = 0x83
@@ -28,7 +28,7 @@ _SECTION_BYTES_MIN: Final = 8  # of those that are looked at here
 _HEADER_START: Final = bytes((0x00, 0x53, HEADER, _LIST8))
 # Descriptor and constructor, size, count, name, constructor of the key, its size; then the key.
 _KEY_START: Final = bytes((0x00, 0x53, DELIVERY_ANNOTATIONS, 0xC1))
-_KEY_NAME: Final = bytes((2, 0xA3, len(PRODUCER_KEY))) + PRODUCER_KEY.encode() + b"\xa1"
+_KEY_NAME: Final = b"\x02" + encode_symbol(wire_names.PRODUCER_KEY) + b"\xa1"
 _NAME_AT: Final = 5
 _KEY_AT: Final = _NAME_AT + len(_KEY_NAME) + 1
 _HEADS_MAX: Final = 64  # of one link: senders have one or two

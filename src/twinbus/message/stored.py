@@ -20,6 +20,7 @@ from twinbus.amqp.decoding import decode_error, skip_value
 from twinbus.amqp.encoding import encode_string, encode_symbol, encode_uint, encode_value
 from twinbus.amqp.types import Int
 from twinbus.errors import RemoteProtocolError
+from twinbus.message import wire_names
 from twinbus.message.sections import (
     APPLICATION_PROPERTIES,
     DELIVERY_ANNOTATIONS,
@@ -37,34 +38,12 @@ STORED_HEAD_BYTES: Final = STORED_HEAD.size
 
 TTL_UINT_MAX: Final = 0xFFFF_FFFF
 
-SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
-ENQUEUED_TIME: Final = "x-opt-enqueued-time"
-LOCKED_UNTIL: Final = "x-opt-locked-until"
-ENQUEUE_SEQUENCE_NUMBER: Final = "x-opt-enqueue-sequence-number"
-MESSAGE_STATE: Final = "x-opt-message-state"
-DEADLETTER_SOURCE: Final = "x-opt-deadletter-source"
-LOCK_TOKEN: Final = "x-opt-lock-token"
-PARTITION_ID: Final = "x-opt-partition-id"
-
 # What only a broker may say about a message; a sender's claims are dropped.
-BROKER_ANNOTATIONS: Final = frozenset(
-    name.encode()
-    for name in (
-        SEQUENCE_NUMBER,
-        ENQUEUED_TIME,
-        LOCKED_UNTIL,
-        ENQUEUE_SEQUENCE_NUMBER,
-        MESSAGE_STATE,
-        DEADLETTER_SOURCE,
-        LOCK_TOKEN,
-        PARTITION_ID,
-    )
-)
-
-_SEQUENCE_NUMBER_KEY: Final = encode_symbol(SEQUENCE_NUMBER) + b"\x81"
-_ENQUEUED_TIME_KEY: Final = encode_symbol(ENQUEUED_TIME) + b"\x83"
-_LOCKED_UNTIL_KEY: Final = encode_symbol(LOCKED_UNTIL) + b"\x83"
-_ENQUEUE_SEQUENCE_NUMBER_KEY: Final = encode_symbol(ENQUEUE_SEQUENCE_NUMBER) + b"\x81"
+BROKER_ANNOTATIONS: Final = frozenset(name.encode() for name in wire_names.BROKER_ANNOTATIONS)
+_SEQUENCE_NUMBER_KEY: Final = encode_symbol(wire_names.SEQUENCE_NUMBER) + b"\x81"
+_ENQUEUED_TIME_KEY: Final = encode_symbol(wire_names.ENQUEUED_TIME) + b"\x83"
+_LOCKED_UNTIL_KEY: Final = encode_symbol(wire_names.LOCKED_UNTIL) + b"\x83"
+_ENQUEUE_SEQUENCE_NUMBER_KEY: Final = encode_symbol(wire_names.ENQUEUE_SEQUENCE_NUMBER) + b"\x81"
 
 # The end of the header (first-acquirer, delivery-count), then the annotations: a map32, whose size
 # and count leave room for the sender's own, which follow in the stored form.
@@ -182,7 +161,7 @@ def encode_delivered(
     )
     parts = [head[0], broker[:_HEADER_END_BYTES]]
     if lock_token is not None:
-        entry = encode_symbol(LOCK_TOKEN) + b"\x98" + lock_token
+        entry = encode_symbol(wire_names.LOCK_TOKEN) + b"\x98" + lock_token
         parts.append(encode_map_section(DELIVERY_ANNOTATIONS, 2, entry))
     bare_start = STORED_HEAD_BYTES + head[2]
     parts += [broker[_HEADER_END_BYTES:], extra, stored[STORED_HEAD_BYTES:bare_start]]
@@ -238,9 +217,9 @@ def _pack_broker(
 def _extra_annotations(state: int, dead_letter_source: str | None) -> bytes:
     extra = b""
     if state:
-        extra = encode_symbol(MESSAGE_STATE) + encode_value(Int(state))
+        extra = encode_symbol(wire_names.MESSAGE_STATE) + encode_value(Int(state))
     if dead_letter_source is not None:
-        extra += encode_symbol(DEADLETTER_SOURCE) + encode_string(dead_letter_source)
+        extra += encode_symbol(wire_names.DEADLETTER_SOURCE) + encode_string(dead_letter_source)
     return extra
 
 
@@ -251,12 +230,10 @@ def _changes(
     changes: dict[bytes, bytes] = {}
     if overlay_properties is not None:
         changes.update(map_entries(overlay_properties, 0, len(overlay_properties)))
-    if reason is not None:
-        changes[b"DeadLetterReason"] = encode_string("DeadLetterReason") + encode_string(reason)
-    if description is not None:
-        changes[b"DeadLetterErrorDescription"] = encode_string(
-            "DeadLetterErrorDescription"
-        ) + encode_string(description)
+    texts = {wire_names.DEAD_LETTER_REASON: reason, wire_names.DEAD_LETTER_DESCRIPTION: description}
+    for name, text in texts.items():
+        if text is not None:
+            changes[name.encode()] = encode_string(name) + encode_string(text)
     return changes
 
 

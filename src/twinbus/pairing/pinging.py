@@ -9,11 +9,11 @@ from typing import Final
 
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
+from twinbus.message import wire_names
 from twinbus.pairing.classification import Verdict, verdict_of
 from twinbus.pairing.core import Pairing
 from twinbus.pairing.steps import Flow, SendPing
 
-CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 TIMEOUT_S: Final = 120.0
 TIME_TO_LIVE_MS: Final = 1000
 
@@ -23,7 +23,10 @@ def ping_message(chance: random.Random) -> AmqpAnnotatedMessage:
     return AmqpAnnotatedMessage(
         data_body=b"",
         header={"time_to_live": TIME_TO_LIVE_MS},
-        properties={"content_type": CONTENT_TYPE, "group_id": f"{chance.getrandbits(128):032x}"},
+        properties={
+            "content_type": wire_names.PING_TYPE,
+            "group_id": f"{chance.getrandbits(128):032x}",
+        },
     )
 
 

@@ -12,15 +12,14 @@ from typing import Final
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from twinbus.entities.partitions import hash_key
+from twinbus.message import wire_names
 
 # On the wire: a delivery annotation, which belongs to the hop and is never stored.
-STAMP: Final = "x-opt-twinbus-producer-key"
+STAMP: Final = wire_names.PRODUCER_KEY
 # The partition of a message without a session or partition key is chosen by number // BLOCK, so
 # messages that travel together keep within a block.
 BLOCK: Final = 4096
 KEPT_MIN: Final = 1024
-
-_PARTITION_KEY: Final = "x-opt-partition-key"
 
 
 class ProducerKeys:
@@ -130,7 +129,9 @@ def _key_of(message: AmqpAnnotatedMessage) -> str | None:
     key = None if properties is None else properties.group_id
     if key is None and message.annotations:
         annotations = message.annotations
-        key = annotations.get(_PARTITION_KEY) or annotations.get(_PARTITION_KEY.encode())
+        key = annotations.get(wire_names.PARTITION_KEY) or annotations.get(
+            wire_names.PARTITION_KEY.encode()
+        )
     if isinstance(key, bytes):  # of a received message that is sent on
         return key.decode(errors="replace")
     return None if key is None else str(key)

@@ -30,20 +30,17 @@ from azure.servicebus.amqp import (
     AmqpMessageProperties,
 )
 
+from twinbus.message import wire_names
 from twinbus.pairing.options import RestoredTimeToLive
 from twinbus.pairing.producer_keys import STAMP
 from twinbus.pairing.rules import (
-    BROKER_ANNOTATIONS,
     DAMAGED,
-    ENQUEUED_ANNOTATION,
     EXPIRED,
     EXPIRY,
     NO_PATH,
-    PARTITION_KEY_ANNOTATION,
     PATH,
     PRODUCER_KEY,
     RESERVED,
-    SCHEDULED_ANNOTATION,
     SCHEDULED_TIME,
     SESSION_ID,
     TICKS_PER_MS,
@@ -135,9 +132,9 @@ def rewrite(
         properties.absolute_expiry_time = None
     # A message that was received and is sent on still has the marks of its old queue.
     annotations = _named(message.annotations)
-    for name in BROKER_ANNOTATIONS:
+    for name in wire_names.BROKER_ANNOTATIONS:
         annotations.pop(name, None)
-    scheduled = annotations.pop(SCHEDULED_ANNOTATION, None)
+    scheduled = annotations.pop(wire_names.SCHEDULED_TIME, None)
     if scheduled is not None:
         scheduled_ms = time_of(scheduled)
         if scheduled_ms is None:
@@ -181,10 +178,10 @@ def restore(
         if lifetime.expiry_ms is not None:
             properties.absolute_expiry_time = lifetime.expiry_ms
         annotations = _recover_map(message.annotations, types, "annotations")
-        for name in BROKER_ANNOTATIONS:
+        for name in wire_names.BROKER_ANNOTATIONS:
             annotations.pop(name, None)
         if waiting.scheduled_ms is not None:
-            annotations[SCHEDULED_ANNOTATION] = timestamp(waiting.scheduled_ms)
+            annotations[wire_names.SCHEDULED_TIME] = timestamp(waiting.scheduled_ms)
         restored = AmqpAnnotatedMessage(
             header=_header(message, lifetime.time_to_live_ms),
             properties=properties,
@@ -196,7 +193,7 @@ def restore(
         )
     except TypesError as error:
         raise does_not_fit(error) from error
-    partition_key = text_of(annotations.get(PARTITION_KEY_ANNOTATION))
+    partition_key = text_of(annotations.get(wire_names.PARTITION_KEY))
     return Restored(waiting.path, restored, waiting.session_id, partition_key, waiting.key)
 
 
@@ -325,7 +322,7 @@ def _lifetime(
     now_utc: dt.datetime,
     mode: RestoredTimeToLive,
 ) -> Lifetime:
-    enqueued_ms = time_of(_named(message.annotations).get(ENQUEUED_ANNOTATION))
+    enqueued_ms = time_of(_named(message.annotations).get(wire_names.ENQUEUED_TIME))
     creation_ms = int(properties.creation_time) if properties.creation_time else None
     now_ms = (now_utc - EPOCH) // dt.timedelta(milliseconds=1)
     return restored_lifetime(waiting, mode, enqueued_ms, creation_ms, now_ms)

@@ -30,23 +30,6 @@ DAMAGED: Final = "DamagedBacklogMessage"
 NO_PATH: Final = "NoDestinationPath"
 EXPIRED: Final = "TTLExpiredException"
 
-SCHEDULED_ANNOTATION: Final = "x-opt-scheduled-enqueue-time"
-PARTITION_KEY_ANNOTATION: Final = "x-opt-partition-key"
-ENQUEUED_ANNOTATION: Final = "x-opt-enqueued-time"
-# A queue's own marks on a message; the next one makes its own.
-BROKER_ANNOTATIONS: Final = frozenset(
-    {
-        ENQUEUED_ANNOTATION,
-        "x-opt-sequence-number",
-        "x-opt-enqueue-sequence-number",
-        "x-opt-locked-until",
-        "x-opt-lock-token",
-        "x-opt-message-state",
-        "x-opt-partition-id",
-        "x-opt-deadletter-source",
-    }
-)
-
 TIMESPAN: Final = b"com.microsoft:timespan"  # what describes ticks of 100 ns
 TICKS_PER_MS: Final = 10_000
 NO_TIME_TO_LIVE_MS: Final = 922337203685477  # the SDK's word for "for ever"

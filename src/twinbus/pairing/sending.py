@@ -14,6 +14,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
+from twinbus.message import wire_names
 from twinbus.pairing.batch import snapshot
 from twinbus.pairing.classification import Verdict, is_wrapped_fault, verdict_of
 from twinbus.pairing.core import Pairing
@@ -41,7 +42,6 @@ BACKLOG_LIMIT_BYTES: Final = 256 * 1024  # of a message or batch: Service Bus's 
 BATCH_BYTES: Final = 512
 BATCHED_MESSAGE_BYTES: Final = 8
 
-_SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
 _HEALTHY: Final = State.HEALTHY  # to ask the class for it takes longer than all else that is asked
 
 
@@ -277,7 +277,10 @@ def _rewritten(
     for original, key in zip(parcel.originals, keys, strict=True):
         if time_utc is not None:
             original = snapshot(original)
-            original.annotations = {**(original.annotations or {}), _SCHEDULED: time_utc}
+            original.annotations = {
+                **(original.annotations or {}),
+                wire_names.SCHEDULED_TIME: time_utc,
+            }
         message = rewrite(original, sender.entity, key)
         size = encoded_size(message)
         if size > limit:

@@ -12,9 +12,8 @@ from twinbus.limits import PING_SIZE_BYTES_MAX
 from twinbus.message.incoming import new_message
 from twinbus.message.message_id import MessageIds
 from twinbus.message.plain import Properties, data_section, encode_message
-from twinbus.message.producer_keys import PRODUCER_KEY
 from twinbus.message.sections import DELIVERY_ANNOTATIONS, encode_map_section
-from twinbus.message.short_scan import PING_TYPE
+from twinbus.message.wire_names import PING_TYPE, PRODUCER_KEY
 
 pytestmark = pytest.mark.proves("P-13")
 

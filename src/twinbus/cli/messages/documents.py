@@ -20,6 +20,7 @@ from uuid import UUID
 
 from twinbus.amqp.types import Described, Timestamp, ULong
 from twinbus.errors import ConfigError
+from twinbus.message import wire_names
 from twinbus.message.plain import (
     DecodedMessage,
     Properties,
@@ -35,7 +36,6 @@ Document = dict[str, Any]  # any JSON
 
 _STATES: Final = {0: "active", 1: "deferred", 2: "scheduled"}
 _BODY_CHARS_MAX: Final = 60  # of a body in a line for people
-_SCHEDULED: Final = "x-opt-scheduled-enqueue-time"
 _TIME_TO_LIVE_MS_MAX: Final = 0xFFFF_FFFF  # of AMQP's header; more is as good as no end
 _NUMBER_MAX: Final = 2**63
 # Name here → field of AMQP's properties; all of them texts.
@@ -49,8 +49,8 @@ _TEXTS: Final = {
 }
 _IDS: Final = ("message_id", "correlation_id")
 _KEYS: Final = {
-    "partition_key": "x-opt-partition-key",
-    "via_partition_key": "x-opt-via-partition-key",
+    "partition_key": wire_names.PARTITION_KEY,
+    "via_partition_key": wire_names.VIA_PARTITION_KEY,
 }
 # What only the bus can say: printed, and passed over when it is sent.
 _OF_THE_BUS: Final = frozenset(
@@ -83,12 +83,12 @@ def document_of(encoded: bytes) -> Document:
     message = decode_message(encoded)
     annotations = {str(key): value for key, value in message.annotations.items()}
     properties = message.properties
-    state = annotations.get("x-opt-message-state", 0)
+    state = annotations.get(wire_names.MESSAGE_STATE, 0)
     document: Document = {
-        "sequence_number": to_json(annotations.get("x-opt-sequence-number")),
+        "sequence_number": to_json(annotations.get(wire_names.SEQUENCE_NUMBER)),
         "state": _STATES.get(state, "unknown") if isinstance(state, int) else "unknown",
-        "enqueued_time": _time_text(annotations.get("x-opt-enqueued-time")),
-        "locked_until": _time_text(annotations.get("x-opt-locked-until")),
+        "enqueued_time": _time_text(annotations.get(wire_names.ENQUEUED_TIME)),
+        "locked_until": _time_text(annotations.get(wire_names.LOCKED_UNTIL)),
         "delivery_count": message.delivery_count,
     }
     document |= {name: to_json(getattr(properties, name)) for name in _IDS}
@@ -96,9 +96,9 @@ def document_of(encoded: bytes) -> Document:
     document |= {name: to_json(annotations.get(key)) for name, key in _KEYS.items()}
     document |= {
         "time_to_live_ms": message.ttl_ms,
-        "scheduled_enqueue_time": _time_text(annotations.get(_SCHEDULED)),
+        "scheduled_enqueue_time": _time_text(annotations.get(wire_names.SCHEDULED_TIME)),
         "application_properties": to_json(message.application_properties),
-        "dead_letter_source": to_json(annotations.get("x-opt-deadletter-source")),
+        "dead_letter_source": to_json(annotations.get(wire_names.DEADLETTER_SOURCE)),
     }
     document = {name: value for name, value in document.items() if value not in (None, {})}
     return {**document, **_body_of(message)}
@@ -158,8 +158,8 @@ def line_of(document: Document) -> str:
     ]
     names = ("message_id", "session_id", "subject")
     cells += [f"{name}={json.dumps(document[name])}" for name in names if name in document]
-    if "DeadLetterReason" in properties:
-        cells.append(f"reason={json.dumps(properties['DeadLetterReason'])}")
+    if wire_names.DEAD_LETTER_REASON in properties:
+        cells.append(f"reason={json.dumps(properties[wire_names.DEAD_LETTER_REASON])}")
     more = "…" if len(shown) > _BODY_CHARS_MAX else ""
     cells.append(json.dumps(shown[:_BODY_CHARS_MAX] + more))
     return "  ".join(cells)
@@ -185,7 +185,7 @@ def encode_document(document: Document) -> bytes:
             annotations[key] = text
     scheduled = _text(document, "scheduled_enqueue_time")
     if scheduled is not None:
-        annotations[_SCHEDULED] = Timestamp(_time_ms(scheduled))
+        annotations[wire_names.SCHEDULED_TIME] = Timestamp(_time_ms(scheduled))
     given = document.get("application_properties", {})
     if not isinstance(given, dict):
         raise ConfigError('application_properties is no JSON object; write {"name": value}')

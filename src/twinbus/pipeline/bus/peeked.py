@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from twinbus.amqp.decoding import decode_error, decode_within
+from twinbus.message import wire_names
 from twinbus.message.plain import read_properties
 from twinbus.message.sections import MESSAGE_ANNOTATIONS, PROPERTIES, read_section
 
-_NUMBER: Final = "x-opt-sequence-number"
-_STATE: Final = "x-opt-message-state"
 _DEFERRED: Final = 1
 _SCHEDULED: Final = 2
 
@@ -40,8 +39,8 @@ def read_peeked(data: bytes) -> Peeked:
     annotations = _section(data, MESSAGE_ANNOTATIONS)
     if not isinstance(annotations, dict):
         raise decode_error("a peeked message without annotations")
-    number = annotations.get(_NUMBER)
-    state = annotations.get(_STATE, 0)
+    number = annotations.get(wire_names.SEQUENCE_NUMBER)
+    state = annotations.get(wire_names.MESSAGE_STATE, 0)
     if not isinstance(number, int) or not isinstance(state, int):
         raise decode_error("a peeked message without a sequence number")
     return Peeked(data, int(number), int(state))

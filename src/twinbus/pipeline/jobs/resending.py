@@ -13,6 +13,7 @@ from typing import Final
 from twinbus.amqp.decoding import skip_within
 from twinbus.amqp.encoding import encode_symbol
 from twinbus.entities.arrivals import PASSING
+from twinbus.message import wire_names
 from twinbus.message.scan import Scanned, scan
 from twinbus.message.sections import (
     APPLICATION_PROPERTIES,
@@ -32,10 +33,12 @@ CHUNK_SIZE_BYTES_MAX: Final = 4 * 1024 * 1024
 # Messages that are due within so little time go together.
 GRAIN_MS: Final = 50
 
-_SCHEDULED_NAME: Final = b"x-opt-scheduled-enqueue-time"
-_SCHEDULED: Final = encode_symbol(_SCHEDULED_NAME.decode())
-_PARTITION_KEY: Final = "x-opt-partition-key"
-_DEAD_LETTER_NAMES: Final = (b"DeadLetterReason", b"DeadLetterErrorDescription")
+_SCHEDULED_NAME: Final = wire_names.SCHEDULED_TIME.encode()
+_SCHEDULED: Final = encode_symbol(wire_names.SCHEDULED_TIME)
+_DEAD_LETTER_NAMES: Final = (
+    wire_names.DEAD_LETTER_REASON.encode(),
+    wire_names.DEAD_LETTER_DESCRIPTION.encode(),
+)
 
 
 def resending_key(undertaking: str, position: str) -> str:
@@ -58,7 +61,7 @@ def renewed(
     found = scan(encoded)
     order = found.group_id()
     if order is None:
-        partition_key = found.annotation(_PARTITION_KEY)
+        partition_key = found.annotation(wire_names.PARTITION_KEY)
         order = partition_key if isinstance(partition_key, str) else None
     data = _header(found) + _annotations(found, scheduled_ms) + _bare(found)
     return Outgoing(row, destination, data, order, key)

@@ -23,6 +23,7 @@ from typing import Final
 from twinbus.amqp.encoding import encode_string, encode_symbol, encode_uint, encode_value
 from twinbus.amqp.shapes import U32
 from twinbus.errors import ProtocolError
+from twinbus.message import wire_names
 from twinbus.message.plain import data_head
 from twinbus.message.scan import scan
 from twinbus.message.sections import (
@@ -45,9 +46,8 @@ _TIMESTAMP: Final = Struct(">Bq")
 _SIZES: Final = Struct(">II")
 
 _DURABLE: Final = b"\x00\x53\x70\xc0\x02\x01\x41"
-_PARTITION_KEY_NAME: Final = "x-opt-partition-key"
-_PARTITION_KEY: Final = encode_symbol(_PARTITION_KEY_NAME)
-_SCHEDULED: Final = encode_symbol("x-opt-scheduled-enqueue-time")
+_PARTITION_KEY: Final = encode_symbol(wire_names.PARTITION_KEY)
+_SCHEDULED: Final = encode_symbol(wire_names.SCHEDULED_TIME)
 # What stands before a short text or symbol, by its length.
 _TEXTS: Final = [bytes((0xA1, size)) for size in range(256)]
 _SYMBOLS: Final = [bytes((0xA3, size)) for size in range(256)]
@@ -310,7 +310,7 @@ class Rows:
             found = scan(encoded)
             order = found.group_id()
             if order is None:
-                key = found.annotation(_PARTITION_KEY_NAME)
+                key = found.annotation(wire_names.PARTITION_KEY)
                 order = key if isinstance(key, str) else None
         except ProtocolError as error:
             raise self.refused(place, f"the column amqp holds no message: {error}") from None

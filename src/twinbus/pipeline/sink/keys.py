@@ -21,12 +21,13 @@ from twinbus.amqp.encoding import encode_string, encode_symbol
 from twinbus.entities.arrivals import PASSING
 from twinbus.entities.partitions import NO_PARTITION, NUMBERED_RUN, hash_key
 from twinbus.limits import PRODUCER_KEY_CHARS_MAX
+from twinbus.message import wire_names
 from twinbus.message.sections import DELIVERY_ANNOTATIONS, encode_map_section
 
 CHUNK_COUNT_MAX: Final = NUMBERED_RUN - 1
 CHUNK_SIZE_BYTES_MAX: Final = 8 * 1024 * 1024
 
-_PRODUCER_KEY: Final = encode_symbol("x-opt-twinbus-producer-key")
+_PRODUCER_KEY: Final = encode_symbol(wire_names.PRODUCER_KEY)
 # Of a short map with the key in it, but for the key: its count, the name, and a text's head.
 _ENTRY_BYTES: Final = 1 + len(_PRODUCER_KEY) + 2
 # The section up to the key, by the key's length.

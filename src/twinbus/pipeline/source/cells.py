@@ -21,6 +21,7 @@ from typing import Final
 from twinbus.amqp.decoding import decode_within
 from twinbus.amqp.encoding import encode_symbol
 from twinbus.amqp.shapes import U32
+from twinbus.message import wire_names
 from twinbus.message.sections import (
     APPLICATION_PROPERTIES,
     DATA,
@@ -28,12 +29,7 @@ from twinbus.message.sections import (
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
 )
-from twinbus.message.stored import (
-    ENQUEUE_SEQUENCE_NUMBER,
-    ENQUEUED_TIME,
-    SEQUENCE_NUMBER,
-    TTL_UINT_MAX,
-)
+from twinbus.message.stored import TTL_UINT_MAX
 from twinbus.pipeline.source.decoding import (
     NOTHING_OWN,
     PLACE_COUNT,
@@ -63,9 +59,9 @@ _DATA_AT: Final = 2 * (DATA - HEADER)
 
 # The annotations as our broker begins them: a map32, then three keys, each with a number.
 _MAP32: Final = 0xD1
-_NUMBER_KEY: Final = encode_symbol(SEQUENCE_NUMBER) + b"\x81"
-_TIME_KEY: Final = encode_symbol(ENQUEUED_TIME) + b"\x83"
-_FIRST_KEY: Final = encode_symbol(ENQUEUE_SEQUENCE_NUMBER) + b"\x81"
+_NUMBER_KEY: Final = encode_symbol(wire_names.SEQUENCE_NUMBER) + b"\x81"
+_TIME_KEY: Final = encode_symbol(wire_names.ENQUEUED_TIME) + b"\x83"
+_FIRST_KEY: Final = encode_symbol(wire_names.ENQUEUE_SEQUENCE_NUMBER) + b"\x81"
 _NUMBER_AT: Final = 9 + len(_NUMBER_KEY)
 _TIME_AT: Final = _NUMBER_AT + 8 + len(_TIME_KEY)
 _FIRST_AT: Final = _TIME_AT + 8 + len(_FIRST_KEY)
@@ -356,9 +352,9 @@ class Cells:
             self.map_ends[-1] = None  # a map that begins nowhere is null
         elif encoded.find(b"DeadLetter", at, end) >= 0:
             for place in range(began, len(keys)):
-                if keys[place] == "DeadLetterReason":
+                if keys[place] == wire_names.DEAD_LETTER_REASON:
                     _put(self._reasons, self.row_count, values[place])
-                elif keys[place] == "DeadLetterErrorDescription":
+                elif keys[place] == wire_names.DEAD_LETTER_DESCRIPTION:
                     _put(self._descriptions, self.row_count, values[place])
         self.map_ends.append(len(keys))
 

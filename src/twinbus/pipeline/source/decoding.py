@@ -11,6 +11,7 @@ from typing import Final
 
 from twinbus.amqp.decoding import decode_within, skip_within
 from twinbus.errors import RemoteProtocolError
+from twinbus.message import wire_names
 from twinbus.message.scan import list_field
 from twinbus.message.sections import (
     DATA,
@@ -22,18 +23,9 @@ from twinbus.message.sections import (
     entry_name,
     read_sections,
 )
-from twinbus.message.stored import (
-    DEADLETTER_SOURCE,
-    ENQUEUE_SEQUENCE_NUMBER,
-    ENQUEUED_TIME,
-    MESSAGE_STATE,
-    SEQUENCE_NUMBER,
-)
 from twinbus.pipeline.source.texts import json_of, text_of
 
 UNREADABLE: Final = (RemoteProtocolError, UnicodeDecodeError, IndexError, StructError)
-PARTITION_KEY: Final = "x-opt-partition-key"
-SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
 
 # Where the value of each section begins and ends, by its descriptor; 0: there is none.
 Places = list[int]
@@ -115,9 +107,9 @@ def read_annotations(
     except UNREADABLE:
         return None, None, None, NOTHING_OWN
     return (
-        _number(found.get(SEQUENCE_NUMBER)),
-        _number(found.get(ENQUEUE_SEQUENCE_NUMBER)),
-        _number(found.get(ENQUEUED_TIME)),
+        _number(found.get(wire_names.SEQUENCE_NUMBER)),
+        _number(found.get(wire_names.ENQUEUE_SEQUENCE_NUMBER)),
+        _number(found.get(wire_names.ENQUEUED_TIME)),
         _own_of(found),
     )
 
@@ -140,12 +132,12 @@ def _read_pairs(data: bytes, at: int, end: int) -> dict[str, object]:
 
 
 def _own_of(found: Mapping[str, object]) -> Own:
-    state = found.get(MESSAGE_STATE, 0)
+    state = found.get(wire_names.MESSAGE_STATE, 0)
     return (
-        text_of(found.get(PARTITION_KEY)),
-        _number(found.get(SCHEDULED_TIME)),
+        text_of(found.get(wire_names.PARTITION_KEY)),
+        _number(found.get(wire_names.SCHEDULED_TIME)),
         _STATES.get(state if isinstance(state, int) else 0, "active"),
-        text_of(found.get(DEADLETTER_SOURCE)),
+        text_of(found.get(wire_names.DEADLETTER_SOURCE)),
     )
 
 

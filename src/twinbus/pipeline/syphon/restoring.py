@@ -23,6 +23,7 @@ from twinbus.amqp.shapes import WIDTHS
 from twinbus.amqp.types import Described
 from twinbus.entities.partitions import COUNTER_BITS
 from twinbus.errors import RemoteProtocolError
+from twinbus.message import wire_names
 from twinbus.message.sections import (
     APPLICATION_PROPERTIES,
     DELIVERY_ANNOTATIONS,
@@ -40,19 +41,18 @@ from twinbus.message.sections import (
 from twinbus.pairing import rules
 from twinbus.pairing.errors import UnrestorableMessageError
 from twinbus.pairing.options import RestoredTimeToLive
-from twinbus.pairing.producer_keys import STAMP
 from twinbus.pairing.rules import DAMAGED, Lifetime, Waiting
 from twinbus.pairing.value_types import TypesError, text_of
 from twinbus.pipeline.syphon.retyping import retyped, retyped_entries, retyped_sequences
 
 _RESERVED: Final = {name.encode(): name for name in rules.RESERVED}
-_BROKER: Final = frozenset(name.encode() for name in rules.BROKER_ANNOTATIONS)
-_SEQUENCE_NUMBER: Final = b"x-opt-sequence-number"
-_ENQUEUED: Final = rules.ENQUEUED_ANNOTATION.encode()
-_SCHEDULED: Final = rules.SCHEDULED_ANNOTATION.encode()
-_PARTITION_KEY: Final = rules.PARTITION_KEY_ANNOTATION.encode()
-_SCHEDULED_KEY: Final = encode_symbol(rules.SCHEDULED_ANNOTATION)
-_STAMP_KEY: Final = encode_symbol(STAMP)
+_BROKER: Final = frozenset(name.encode() for name in wire_names.BROKER_ANNOTATIONS)
+_SEQUENCE_NUMBER: Final = wire_names.SEQUENCE_NUMBER.encode()
+_ENQUEUED: Final = wire_names.ENQUEUED_TIME.encode()
+_SCHEDULED: Final = wire_names.SCHEDULED_TIME.encode()
+_PARTITION_KEY: Final = wire_names.PARTITION_KEY.encode()
+_SCHEDULED_KEY: Final = encode_symbol(wire_names.SCHEDULED_TIME)
+_STAMP_KEY: Final = encode_symbol(wire_names.PRODUCER_KEY)
 _TIMESPAN: Final = rules.TIMESPAN.decode()
 _NULL: Final = b"\x40"
 _COUNTER: Final = (1 << COUNTER_BITS) - 1  # of a sequence number, without its partition

@@ -21,6 +21,7 @@ from twinbus.entities.commands import ABANDON, COMPLETE, DEAD_LETTER, DEFER, REL
 from twinbus.entities.message import Overlay
 from twinbus.errors import ArgumentInvalid, ArgumentOutOfRange, ServiceError
 from twinbus.limits import ABANDON_DELAY_MS_MAX, DEAD_LETTER_TEXT_CHARS_MAX
+from twinbus.message import wire_names
 
 UNDECIDED: Final = -1
 
@@ -96,8 +97,8 @@ def _dead_letter_overlay(error: AmqpError | None) -> Overlay:
     if error is None:
         return Overlay()
     info = {str(key): value for key, value in (error.info or {}).items() if key != DELAY}
-    reason = info.pop("DeadLetterReason", None)
-    description = info.pop("DeadLetterErrorDescription", None) or error.description
+    reason = info.pop(wire_names.DEAD_LETTER_REASON, None)
+    description = info.pop(wire_names.DEAD_LETTER_DESCRIPTION, None) or error.description
     if reason is None and error.condition != "com.microsoft:dead-letter":
         reason = error.condition  # a plain AMQP client rejects with a condition of its own
     return Overlay(

@@ -15,17 +15,14 @@ from twinbus.amqp.types import Described, Timestamp
 from twinbus.entities.commands import Delivered
 from twinbus.entities.message import ACTIVE, DEFERRED, NEVER_MS, SCHEDULED, Message
 from twinbus.limits import PAGE_BODY_BYTES_MAX
+from twinbus.message import wire_names
 from twinbus.message.field_values import time_of, to_plain
 from twinbus.message.filter_fields import id_text
-from twinbus.message.incoming import PARTITION_KEY
 from twinbus.message.outgoing import decode_outgoing, encode_overlaid
 from twinbus.message.plain import DecodedMessage
-from twinbus.message.stored import DEADLETTER_SOURCE, ENQUEUE_SEQUENCE_NUMBER
 from twinbus.server.http.rest.messages import as_json
 
 STATES: Final = {"active": ACTIVE, "deferred": DEFERRED, "scheduled": SCHEDULED}
-REASON: Final = "DeadLetterReason"
-DESCRIPTION: Final = "DeadLetterErrorDescription"
 
 _STATE_NAMES: Final = {state: name for name, state in STATES.items()}
 # Control characters but tab and the ends of lines: what has them is not for reading.
@@ -49,12 +46,13 @@ def message_document(delivered: Delivered) -> dict[str, Any]:
     sent = decoded.properties
     annotations = {str(name): value for name, value in decoded.annotations.items()}
     properties = {str(name): value for name, value in decoded.application_properties.items()}
-    reason, description = properties.pop(REASON, None), properties.pop(DESCRIPTION, None)
-    source = annotations.get(DEADLETTER_SOURCE)
+    reason = properties.pop(wire_names.DEAD_LETTER_REASON, None)
+    description = properties.pop(wire_names.DEAD_LETTER_DESCRIPTION, None)
+    source = annotations.get(wire_names.DEADLETTER_SOURCE)
     is_dead = any(each is not None for each in (reason, description, source))
     return {
         "sequence_number": str(message.sequence_number),
-        "enqueued_sequence_number": _text(annotations.get(ENQUEUE_SEQUENCE_NUMBER)),
+        "enqueued_sequence_number": _text(annotations.get(wire_names.ENQUEUE_SEQUENCE_NUMBER)),
         "message_id": id_text(sent.message_id),
         "session_id": _text(sent.group_id),
         "correlation_id": id_text(sent.correlation_id),
@@ -63,7 +61,7 @@ def message_document(delivered: Delivered) -> dict[str, Any]:
         "reply_to": _text(sent.reply_to),
         "reply_to_session_id": _text(sent.reply_to_group_id),
         "content_type": _text(sent.content_type),
-        "partition_key": _text(annotations.get(PARTITION_KEY)),
+        "partition_key": _text(annotations.get(wire_names.PARTITION_KEY)),
         **_times(message),
         "state": _STATE_NAMES.get(message.state, "active"),
         "delivery_count": message.delivery_count,

@@ -24,10 +24,9 @@ from twinbus.limits import (
     SECTIONS_MAX,
     SESSION_ID_CHARS_MAX,
 )
-from twinbus.message.incoming import PARTITION_KEY, SCHEDULED
+from twinbus.message import wire_names
 from twinbus.message.plain import DecodedMessage, Properties, data_section, encode_message
 from twinbus.message.sections import DATA
-from twinbus.message.stored import DEADLETTER_SOURCE, ENQUEUE_SEQUENCE_NUMBER
 from twinbus.server.http.rest.times import (
     FOREVER_MS,
     http_date,
@@ -37,7 +36,6 @@ from twinbus.server.http.rest.times import (
 )
 
 BATCH_TYPE: Final = "application/vnd.microsoft.servicebus.json"
-VIA_PARTITION_KEY: Final = "x-opt-via-partition-key"
 
 _TTL_UINT_MAX: Final = 0xFFFF_FFFE
 _LONG_MAX: Final = (1 << 63) - 1
@@ -128,13 +126,15 @@ def _encode(
         ttl_ms = None
     annotations: dict[str, object] = {}
     if partition_key is not None:
-        annotations[PARTITION_KEY] = partition_key
+        annotations[wire_names.PARTITION_KEY] = partition_key
     via = _text(broker, "ViaPartitionKey", PARTITION_KEY_CHARS_MAX)
     if via is not None:
-        annotations[VIA_PARTITION_KEY] = via
+        annotations[wire_names.VIA_PARTITION_KEY] = via
     scheduled = _text(broker, "ScheduledEnqueueTimeUtc")
     if scheduled is not None:
-        annotations[SCHEDULED] = Timestamp(read_date("ScheduledEnqueueTimeUtc", scheduled))
+        annotations[wire_names.SCHEDULED_TIME] = Timestamp(
+            read_date("ScheduledEnqueueTimeUtc", scheduled)
+        )
     return encode_message(
         data_section(body), properties, application_properties, annotations, ttl_ms, durable=True
     )
@@ -234,12 +234,12 @@ def broker_properties(message: DecodedMessage, received: dict[str, object]) -> s
         "To": sent.to,
         "ReplyTo": sent.reply_to,
         "ReplyToSessionId": sent.reply_to_group_id,
-        "PartitionKey": annotations.get(PARTITION_KEY),
-        "ViaPartitionKey": annotations.get(VIA_PARTITION_KEY),
-        "DeadLetterSource": annotations.get(DEADLETTER_SOURCE),
-        "EnqueuedSequenceNumber": annotations.get(ENQUEUE_SEQUENCE_NUMBER),
+        "PartitionKey": annotations.get(wire_names.PARTITION_KEY),
+        "ViaPartitionKey": annotations.get(wire_names.VIA_PARTITION_KEY),
+        "DeadLetterSource": annotations.get(wire_names.DEADLETTER_SOURCE),
+        "EnqueuedSequenceNumber": annotations.get(wire_names.ENQUEUE_SEQUENCE_NUMBER),
     }
-    scheduled = annotations.get(SCHEDULED)
+    scheduled = annotations.get(wire_names.SCHEDULED_TIME)
     if isinstance(scheduled, int):
         shown["ScheduledEnqueueTimeUtc"] = http_date(scheduled)
     if message.ttl_ms is not None:
