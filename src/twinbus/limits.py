@@ -64,7 +64,7 @@ PENDING_BYTES_MAX: Final = 33_554_432
 # The largest TCP segment.  .NET's SDK makes its socket's buffers 8 KiB after connecting.  Linux
 # holds a segment back that is larger than the room its peer has left, and sends what fits only
 # after 200 ms: on loopback, where segments have 32 KiB, every time.  1,460 is what Ethernet
-# carries, so it changes nothing there.  What it brings and costs is in docs/performance.md.
+# carries, so it changes nothing there.  docs/designs/2026-11-performance-log.md has the figures.
 TCP_SEGMENT_BYTES_MAX: Final = 1_460
 
 # --- values -----------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 Where segments are larger than the room that is left, Linux waits 200 ms for more of it, every few
 kilobytes.  One such pause may come at the beginning: what the client's kernel has offered before
 the buffer became small cannot be taken back, and what it drops of that is sent again by a timer.
-Disks and neighbours make pauses too, but not in every try.  (docs/performance.md)
+Disks and neighbours make pauses too, but not in every try (docs/performance.md).
 """
 
 import asyncio

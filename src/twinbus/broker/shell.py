@@ -261,7 +261,7 @@ class CommitMode:
     The best is to have the kernel write beside the loop (`storage/ring.py`); but a commit of few
     messages is sooner written than handed over.  Where there is no ring it is the turn of a thread.
     That shares Python's lock with the loop, and a loop that is busy gives it back late.  What this
-    costs depends on the commit (docs/performance.md has the figures):
+    costs depends on the commit (docs/designs has the figures):
 
         few messages     being handed over and back takes as long as the sync: the loop waits
         many, but small  settlements: nearly all of it is the disk's time, which the loop can use

@@ -112,7 +112,7 @@ def positive_number(text: str) -> float:
 
 def positive_count(text: str) -> int:
     if not (text.isascii() and text.isdecimal()) or not 0 < int(text) < 1 << 63:
-        raise argparse.ArgumentTypeError(f"'{text[:64]}' is no whole number above 0")
+        raise argparse.ArgumentTypeError(f"'{text[:64]}' is not a whole number above 0")
     return int(text)
 
 

@@ -61,7 +61,7 @@ def test_the_table_of_commands_is_true() -> None:
         ),
         (["peek", "q", "r"], "`twinbus peek --help`"),
         (["peek", "q", "--state", "activ"], "did you mean `active`?"),
-        (["peek", "q", "--count", "0"], "'0' is no whole number above 0"),
+        (["peek", "q", "--count", "0"], "'0' is not a whole number above 0"),
         (["peek", "q", "--before", "noon"], "write 2026-11-16"),
         (["send", "q", "x", "--ttl", "soon"], "write 500ms, 30s, 5m or 2h"),
         (["send", "q", "x", "--property", "n"], "NAME=VALUE"),

@@ -48,13 +48,13 @@ def test_what_cannot_be_is_said_in_a_line(
     ("words", "reason"),
     [
         ("capture --to d", "--entity --pattern"),
-        ("capture --entity q --to d --max-per-batch 0", "no whole number above 0"),
+        ("capture --entity q --to d --max-per-batch 0", "not a whole number above 0"),
         ("replay --from d --to q --rate 0", "no number above 0"),
         ("replay --from d --map q", "NAME=VALUE"),
         ("replay --from d --to q --from-time yesterday", "is no time"),
         ("replay --from d --to q --keep-pace --speed 2", "not allowed with"),
         ("dead-letters show", "--entity --all"),
-        ("dead-letters resubmit --all --limit -1", "no whole number above 0"),
+        ("dead-letters resubmit --all --limit -1", "not a whole number above 0"),
     ],
 )
 def test_words_that_are_none(words: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,7 @@ _NUMBER_DIGITS_MAX: Final = 18  # beyond that it is no setting but an attempt at
 
 def whole_number(name: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > _NUMBER_DIGITS_MAX:
-        raise ArgumentInvalid(f"{name} is '{text[:64]}', which is no whole number.")
+        raise ArgumentInvalid(f"{name} is '{text[:64]}', which is not a whole number.")
     return int(text)
 
 
