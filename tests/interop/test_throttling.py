@@ -4,7 +4,7 @@ import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -74,30 +74,49 @@ def wait_for_credits(sender: Any) -> None:
     pytest.fail("no credits came")
 
 
+def refusal(sender: Any, operation: Callable[[], object]) -> Exception:
+    """What an operation is told without credits; on a slow machine new ones may come before it."""
+    for _ in range(5):
+        spend(sender)
+        try:
+            operation()
+        except (ServiceBusServerBusyError, HttpResponseError) as error:
+            return error
+    pytest.fail("there were credits all the time")
+
+
 @pytest.mark.proves("A-2")
 def test_credits(standard: ServerProcess) -> None:
     with open_client(standard) as client, client.get_queue_sender("inbox") as sender:
-        spend(sender)
-        with pytest.raises(ServiceBusServerBusyError, match=ADVICE) as caught:
-            sender.send_messages(ServiceBusMessage(b"too much"))
-        assert "namespace" in str(caught.value)
+        error = refusal(sender, lambda: sender.send_messages(ServiceBusMessage(b"too much")))
+        assert isinstance(error, ServiceBusServerBusyError)
+        assert ADVICE in str(error)
+        assert "namespace" in str(error)
         receiver = client.get_queue_receiver("inbox")
-        with pytest.raises(ServiceBusServerBusyError, match=ADVICE):
-            receiver.receive_messages(max_wait_time=1)
+        error = refusal(sender, lambda: receiver.receive_messages(max_wait_time=1))
+        assert isinstance(error, ServiceBusServerBusyError)
+        assert ADVICE in str(error)
     assert refused_count(standard, "namespace") >= 2
 
 
 @pytest.mark.proves("A-2")
 def test_settling_costs_nothing(standard: ServerProcess) -> None:
-    with open_client(standard) as client, client.get_queue_sender("inbox") as sender:
-        wait_for_credits(sender)
-        with client.get_queue_receiver("inbox") as receiver:
+    with (
+        open_client(standard) as client,
+        client.get_queue_sender("inbox") as sender,
+        client.get_queue_receiver("inbox") as receiver,
+    ):
+        for _ in range(5):  # as above
+            wait_for_credits(sender)
             (message,) = receiver.receive_messages(max_wait_time=5)
             spend(sender)
             receiver.renew_message_lock(message)
             receiver.complete_message(message)
-        with pytest.raises(ServiceBusServerBusyError):
-            sender.send_messages(ServiceBusMessage(b"too much"))
+            try:
+                sender.send_messages(ServiceBusMessage(b"too much"))
+            except ServiceBusServerBusyError:
+                return  # and there were none a moment ago
+    pytest.fail("there were credits all the time")
 
 
 @pytest.mark.proves("A-2")
@@ -107,11 +126,11 @@ def test_management_costs_credits_too(standard: ServerProcess) -> None:
         client.get_queue_sender("inbox") as sender,
         connect(standard) as admin,
     ):
-        spend(sender)
-        with pytest.raises(HttpResponseError, match=ADVICE) as caught:
-            admin.get_queue("inbox")
-        assert caught.value.status_code == 503
-        response: Any = caught.value.response
+        error = refusal(sender, lambda: admin.get_queue("inbox"))
+        assert isinstance(error, HttpResponseError)
+        assert ADVICE in str(error)
+        assert error.status_code == 503
+        response: Any = error.response
         assert response.headers["Retry-After"] == "10"
 
 
@@ -127,12 +146,15 @@ def test_clients_can_be_told_to_follow_the_advice(
         open_client(standard, **settings) as client,
         client.get_queue_sender("inbox") as sender,
     ):
+
+        def send() -> None:
+            pauses.clear()
+            with monkeypatch.context() as patched:
+                patched.setattr("azure.servicebus._base_handler.time.sleep", pauses.append)
+                sender.send_messages(ServiceBusMessage(b"too much"))
+
         with spender.get_queue_sender("inbox") as other:
-            spend(other)
-        monkeypatch.setattr("azure.servicebus._base_handler.time.sleep", pauses.append)
-        with pytest.raises(ServiceBusServerBusyError, match=ADVICE):
-            sender.send_messages(ServiceBusMessage(b"too much"))
-        monkeypatch.undo()
+            assert ADVICE in str(refusal(other, send))
     assert pauses == [10, 10]
 
 
