@@ -36,7 +36,7 @@ _SHOWN_DESTINATIONS_MAX: Final = 3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "Exit code with --once: 0: the backlog is empty, everything was delivered.  1: something "
+        "Exit code with --once: 0: the backlog is empty, everything was delivered.  3: something "
         "was dead-lettered, or is left because its destination does not take it."
     )
     add_pair(parser)
