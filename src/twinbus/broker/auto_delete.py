@@ -17,7 +17,6 @@ from twinbus.clock import Now
 from twinbus.entities.message import NEVER_MS
 from twinbus.entities.partitions import NO_PARTITION
 from twinbus.entities.queue import Queue
-from twinbus.entities.topic import Topic
 
 
 class Watch:
@@ -59,11 +58,7 @@ class IdleEntities:
 
 
 def _accessed(queue: Queue) -> int:
-    accessed_utc_ms = queue.accessed_utc_ms
-    if isinstance(queue, Topic):
-        for subscription in queue.subscriptions.values():
-            accessed_utc_ms = max(accessed_utc_ms, subscription.accessed_utc_ms)
-    return accessed_utc_ms
+    return max(each.accessed_utc_ms for each in [queue, *queue.dependents()])
 
 
 def is_busy(queue: Queue, received_from: Container[int], forwarder: Forwarder) -> bool:
@@ -72,6 +67,4 @@ def is_busy(queue: Queue, received_from: Container[int], forwarder: Forwarder) -
         return True
     if queue.counts().scheduled > 0:
         return True
-    if isinstance(queue, Topic):
-        return any(is_busy(each, received_from, forwarder) for each in queue.subscriptions.values())
-    return False
+    return any(is_busy(each, received_from, forwarder) for each in queue.dependents())

@@ -43,7 +43,6 @@ from twinbus.entities.fields import MessageCodec
 from twinbus.entities.message import Message
 from twinbus.entities.queue import Queue
 from twinbus.entities.sessions import SessionLock
-from twinbus.entities.topic import Topic
 from twinbus.errors import (
     ArgumentInvalid,
     DiskFull,
@@ -135,7 +134,7 @@ class Broker(StoreRun):
                 numbers = send_carried(self.store, queue, command, now)
             else:
                 numbers = queue.send(command.messages, now)
-            if isinstance(queue, Topic):
+            if queue.copied_size_bytes:
                 # Only now do we know how much it makes.  The next send is refused if need be.
                 self.store.room_for(queue.copied_size_bytes)
             return numbers

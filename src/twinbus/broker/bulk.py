@@ -41,7 +41,6 @@ from twinbus.entities.selections import (
     SettleRanges,
     Undefer,
 )
-from twinbus.entities.sessions import SessionQueue
 from twinbus.entities.sql.values import FilterError
 from twinbus.errors import (
     DiskFull,
@@ -167,7 +166,7 @@ class Walk:
 
     def _run(self, now: Now) -> list[Message]:
         queue, session_id = self.queue, self._selection.session_id
-        if session_id is not None and self._subqueue == MAIN and isinstance(queue, SessionQueue):
+        if session_id is not None and self._subqueue == MAIN:
             return queue.peek_session(session_id, self._next, SLICE_COUNT_MAX, now)
         return queue.peek(self._subqueue, self._next, SLICE_COUNT_MAX, now)
 
@@ -250,17 +249,8 @@ class BrowseWalk(Walk):
 
 def _seen(message: Message) -> Message:
     """The message as it is now: until the reply goes out, much may happen to it."""
-    copy = Message(
-        message.sequence_number,
-        None,
-        message.length,
-        message.enqueued_ms,
-        message.expires_ms,
-        message.session_id,
-        message.state,
-    )
-    copy.delivery_count = message.delivery_count
-    copy.overlay = message.overlay
+    copy = message.copy()
+    copy.grant = 0
     return copy
 
 

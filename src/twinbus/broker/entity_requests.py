@@ -32,7 +32,6 @@ from twinbus.entities.selections import (
     SettleRanges,
     Undefer,
 )
-from twinbus.entities.topic import Topic
 from twinbus.errors import EntityNotFound, InvalidOperation
 from twinbus.storage.entity_index import rule_path
 from twinbus.storage.store import Store
@@ -52,9 +51,8 @@ def find_rule(store: Store, subscription: Queue, name: str) -> Rule:
 def list_rules(store: Store, subscription: Queue) -> list[Rule]:
     """The rules of a subscription, in order of their names."""
     topic = store.entities.get(subscription.topic_id)
-    if not isinstance(topic, Topic):
-        return []
-    return sorted(topic.rules.rules_of(subscription.entity_id), key=_rule_name)
+    rules = [] if topic is None else topic.rules_of(subscription.entity_id)
+    return sorted(rules, key=_rule_name)
 
 
 def _rule_name(rule: Rule) -> str:

@@ -33,7 +33,6 @@ from twinbus.entities.forwarded import (
 from twinbus.entities.message import Message, NewMessage, overlay_bytes
 from twinbus.entities.partitions import NO_PARTITION, partition_name
 from twinbus.entities.queue import Queue
-from twinbus.entities.topic import Topic
 from twinbus.errors import QuotaExceeded, ServiceError
 from twinbus.links.sink import LARGE_BODY_BYTES
 from twinbus.storage.store import Store
@@ -191,10 +190,9 @@ class Forwarder:
 
 def check_copies(store: Store, target: Queue, messages: list[NewMessage], now: Now) -> None:
     """Refuse what would not fit into one frame once a topic has made its copies."""
-    if isinstance(target, Topic):
-        size = target.copied_bytes(messages, now)
-        if size > store.together_size_max // 2:
-            raise QuotaExceeded(f"The copies take {size} bytes, too many for one commit.")
+    size = target.copied_bytes(messages, now)
+    if size > store.together_size_max // 2:
+        raise QuotaExceeded(f"The copies take {size} bytes, too many for one commit.")
 
 
 def send_carried(store: Store, queue: Queue, command: Send, now: Now) -> list[int]:
@@ -217,15 +215,3 @@ def _fitting(messages: list[Message], size_max: int) -> tuple[int, int]:
             return count, size
         size = grown
     return len(messages), size
-
-
-def refuses_receivers(queue: Queue, subqueue: int) -> str:
-    """Why nobody can receive from this part; empty when they can."""
-    if isinstance(queue, Topic):
-        return "A topic holds no messages to receive; receive from one of its subscriptions."
-    description = queue.description
-    if subqueue == MAIN and description.forward_to is not None:
-        return f"'{queue.shown_name}' forwards its messages; receive from where they go."
-    if subqueue == DEAD_LETTER and description.forward_dead_lettered_messages_to is not None:
-        return f"'{queue.shown_name}' forwards its dead letters; receive from where they go."
-    return ""

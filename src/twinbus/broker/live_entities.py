@@ -11,7 +11,6 @@ from twinbus.broker.store_run import StoreRun
 from twinbus.broker.timers import Timers
 from twinbus.clock import Now
 from twinbus.entities.queue import Queue
-from twinbus.entities.topic import Topic
 from twinbus.limits import PENDING_BYTES_MAX
 
 # UTC may jump, so a timer that waits for a UTC time looks again at least this often.
@@ -33,9 +32,7 @@ class LiveEntities:
 
     def note(self, queue: Queue) -> None:
         """The entity is new, or has a new description."""
-        if isinstance(queue, Topic):
-            queue.codec = self.run.codec
-            queue.bound(self.run.store.together_size_max)
+        queue.join(self.run.codec, self.run.store.together_size_max)
         self._forwarder.note(queue)
         now = self.run.clock.now()
         self._idle.note(queue, now)
@@ -57,8 +54,7 @@ class LiveEntities:
         """
         gone = list(queues)
         for queue in queues:
-            if isinstance(queue, Topic):
-                gone += queue.subscriptions.values()
+            gone += queue.dependents()
         self.run.store.delete_entities([queue.entity_id for queue in queues])
         self.run.ask_for_turn()
         orphans: list[QueueReceivers] = []
@@ -97,8 +93,7 @@ class LiveEntities:
             queue = self.run.store.entities.get(entity_id)
             if queue is None or self._delete_if_idle(queue, now):
                 continue
-            if isinstance(queue, Topic):
-                self._fan_out_due(queue, now)
+            self._fan_out_due(queue, now)
             queue.tick(now)
             receivers = self._receivers.by_entity.get(entity_id)
             if receivers is not None:
@@ -106,7 +101,7 @@ class LiveEntities:
             self._watch(queue, now)
             self.run.touch(queue)
 
-    def _fan_out_due(self, topic: Topic, now: Now) -> None:
+    def _fan_out_due(self, topic: Queue, now: Now) -> None:
         """What was scheduled in a topic goes to its subscriptions, a few megabytes at a time.
 
         It waits while the disk is full, or too much else is on its way there.

@@ -3,7 +3,6 @@
 from functools import partial
 
 from twinbus.broker.delivery import QueueReceivers, Receiver, check_receiver_count
-from twinbus.broker.forwarding import refuses_receivers
 from twinbus.broker.session_delivery import SessionReceivers, check_session, receivers_of
 from twinbus.broker.session_waiters import Waiter
 from twinbus.broker.store_run import StoreRun
@@ -66,7 +65,7 @@ class StoreReceivers:
             return
         receivers.stir_all()
         for receiver in list(receivers.receivers):
-            refusal = refuses_receivers(queue, receiver.subqueue)
+            refusal = queue.receive_refusal(receiver.subqueue)
             if refusal and not receiver.relays:
                 receiver.sink.lost(InvalidOperation(refusal))
 
@@ -104,7 +103,7 @@ class StoreReceivers:
     def release_session(self, entity_id: int, lock: SessionLock) -> None:
         """A lock that was given for a receiver which could not be opened."""
         queue = self._run.store.entities.get(entity_id)
-        if isinstance(queue, SessionQueue):
+        if queue is not None:
             queue.release_session(lock.session_id, lock.grant, self._run.clock.now())
             self._run.touch(queue)
 
@@ -121,7 +120,7 @@ class StoreReceivers:
         queue = self._run.store.entities.get(entity_id)
         if queue is None:
             raise EntityNotFound("The messaging entity could not be found.")
-        refusal = "" if relays else refuses_receivers(queue, subqueue)
+        refusal = "" if relays else queue.receive_refusal(subqueue)
         if refusal:
             raise InvalidOperation(refusal)
         queue.check_receivable()

@@ -23,7 +23,6 @@ from twinbus.entities.commands import (
 )
 from twinbus.entities.facts import gather
 from twinbus.entities.queue import Queue
-from twinbus.entities.topic import Topic
 from twinbus.errors import EntityNotFound, QuotaExceeded, ServiceError
 
 Decide = Callable[[LiveEntities, StoreCommand, Now], object]
@@ -113,17 +112,10 @@ def _runtime_of(live: LiveEntities, queue: Queue) -> Runtime:
     runtime.accessed_utc_ms = queue.accessed_utc_ms
     runtime.is_busy = live.is_in_use(queue)
     runtime.last_sequence_number = queue.last_sequence_number
-    if isinstance(queue, Topic):
-        runtime.sql_filter_count = queue.rules.sql_filter_count
-        runtime.correlation_filter_count = queue.rules.correlation_filter_count
-        runtime.rule_count = queue.rules.rule_count
-        for subscription in queue.subscriptions.values():
-            # A body that several of them share counts for each.
-            runtime.size_bytes += subscription.counts().size_bytes
-    elif queue.topic_id:
-        topic = live.run.store.entities.get(queue.topic_id)
-        if isinstance(topic, Topic):
-            runtime.rule_count = topic.rules.count_of(queue.entity_id)
+    queue.add_runtime(runtime)
+    topic = live.run.store.entities.get(queue.topic_id)
+    if topic is not None:
+        runtime.rule_count = len(topic.rules_of(queue.entity_id))
     return runtime
 
 

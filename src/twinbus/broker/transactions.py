@@ -19,7 +19,6 @@ from twinbus.entities.commands import Send, Settle
 from twinbus.entities.facts import MAIN, Stored, gather
 from twinbus.entities.message import NEVER_MS, SCHEDULED, Message, NewMessage
 from twinbus.entities.queue import Queue
-from twinbus.entities.topic import Topic
 from twinbus.errors import (
     DiskFull,
     EntityNotFound,
@@ -60,10 +59,7 @@ class Transactions(GatheredTransactions):
             raise InvalidOperation("Messages are sent to a topic, not to its subscriptions.")
         size = super()._check_send(transaction, command, now)
         messages = command.messages
-        if isinstance(queue, Topic):  # matching all of them again each time would take too long
-            queue.check_send(messages, now)
-        else:
-            queue.check_send(transaction.messages_for(queue.entity_id) + messages, now)
+        queue.check_more(transaction.messages_for(queue.entity_id), messages, now)
         return size
 
     def _check_settle(self, command: Settle, now: Now) -> None:
@@ -125,8 +121,7 @@ class Transactions(GatheredTransactions):
         for entity_id, queue in queues.items():
             messages = transaction.messages_for(entity_id)
             queue.check_send(messages, now)
-            if isinstance(queue, Topic):
-                size += queue.copied_bytes(messages, now)
+            size += queue.copied_bytes(messages, now)
         for command in transaction.settles:
             queue = self._entity(command.entity_id)
             _check_settle(queue, command, now)

@@ -121,6 +121,22 @@ class Message:
         self.session_id = session_id
         self.overlay: Overlay | None = None
 
+    def copy(self) -> "Message":
+        """The message as it is at this moment, without its body."""
+        copy = Message(
+            self.sequence_number,
+            None,
+            self.length,
+            self.enqueued_ms,
+            self.expires_ms,
+            self.session_id,
+            self.state,
+        )
+        copy.delivery_count = self.delivery_count
+        copy.grant = self.grant
+        copy.overlay = self.overlay
+        return copy
+
 
 class ProducerKey:
     """What sets a message on its way in apart from nearly all others.

@@ -31,14 +31,17 @@ from twinbus.entities.commands import (
     Peek,
     ReceiveDeferred,
     RenewLocks,
+    Runtime,
     Send,
     Settle,
 )
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTER_QUEUE
 from twinbus.entities.facts import MAIN, Removed
 from twinbus.entities.facts import TRANSFER_DEAD_LETTER as TRANSFER_QUEUE
+from twinbus.entities.fields import MessageCodec
 from twinbus.entities.message import ACTIVE, DEFERRED, SCHEDULED, Message, Overlay, overlay_bytes
 from twinbus.entities.queue_sends import QueueSends
+from twinbus.entities.rules import Rule
 from twinbus.entities.subqueue import SubQueue
 from twinbus.entities.transitions import TRANSITIONS_MAX, has_expired
 from twinbus.errors import (
@@ -59,7 +62,10 @@ LOCK_LOST: Final = (
 
 
 class Queue(QueueSends):
-    """One queue (or subscription) with its dead-letter queues."""
+    """One queue (or subscription) with its dead-letter queues.
+
+    A third of its methods are what topics, and queues with sessions, answer in another way.
+    """
 
     __slots__ = ()
 
@@ -288,6 +294,46 @@ class Queue(QueueSends):
             found.append(message)
         self.accessed_utc_ms = now.utc_ms
         self._remove(MAIN, found)
+
+    # -- what topics and queues with sessions do in another way -----------------------------------
+
+    def dependents(self) -> "list[Queue]":
+        """Entities that go with this one: the subscriptions of a topic."""
+        return []
+
+    def join(self, codec: MessageCodec | None, together_size_max: int) -> None:
+        """It belongs to a store, in which so many bytes can be written together."""
+
+    def receive_refusal(self, subqueue: int) -> str:
+        """Why nobody can receive from this part; empty when they can."""
+        description = self.description
+        if subqueue == MAIN and description.forward_to is not None:
+            return f"'{self.shown_name}' forwards its messages; receive from where they go."
+        forwards_dead = description.forward_dead_lettered_messages_to is not None
+        if subqueue == DEAD_LETTER_QUEUE and forwards_dead:
+            return f"'{self.shown_name}' forwards its dead letters; receive from where they go."
+        return ""
+
+    def take_due(self, size_bytes_max: int, now: Now) -> list[Message]:
+        """What is due here and goes elsewhere; `fan_out_due` must follow at once."""
+        return []
+
+    def fan_out_due(self, messages: list[Message], bodies: list[bytes], now: Now) -> None:
+        """Send on what `take_due` has handed out."""
+
+    def rules_of(self, subscription_id: int) -> list[Rule]:
+        """The rules of one of its subscriptions."""
+        return []
+
+    def add_runtime(self, runtime: Runtime) -> None:
+        """What there is to tell beside the counts of its own messages."""
+
+    def release_session(self, session_id: str, grant: int, now: Now) -> None:
+        """The holder of a session does without it."""
+
+    def peek_session(self, session_id: str, start: int, count: int, now: Now) -> list[Message]:
+        """Look at the messages of one session; here those of others come along."""
+        return self.peek(MAIN, start, count, now)
 
     # -- any command ------------------------------------------------------------------------------
 

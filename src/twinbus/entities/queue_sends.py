@@ -174,6 +174,14 @@ class QueueSends(QueueTransitions):
         if history is not None:
             history.check_room(len(messages), now.utc_ms)
 
+    def check_more(self, earlier: list[NewMessage], messages: list[NewMessage], now: Now) -> None:
+        """Refuse what could not be sent in one transaction with what came earlier."""
+        self.check_send(earlier + messages, now)
+
+    def copied_bytes(self, messages: list[NewMessage], now: Now) -> int:
+        """How much `send` would write beside the messages: the copies of a topic."""
+        return 0
+
     def check_ping(self, size_bytes: int) -> None:
         """Refuse pings of this size if messages would be refused."""
         if self.size_bytes() + size_bytes > self._size_bytes_max:

@@ -115,10 +115,6 @@ class RuleIndex:
     def rule_count(self) -> int:
         return len(self._rules)
 
-    def count_of(self, subscription_id: int) -> int:
-        """How many rules one subscription has."""
-        return len(self._by_subscription.get(subscription_id, {}))
-
     def add(self, rule: Rule) -> None:
         """File a rule; one with the same id gives way.  QuotaExceeded when there are too many."""
         replaced = self._rules.get(rule.rule_id)

@@ -102,6 +102,7 @@ class QueueState:
         "accessed_utc_ms",
         "arrivals",
         "carried",
+        "copied_size_bytes",
         "description",
         "entity_id",
         "grants",
@@ -140,6 +141,7 @@ class QueueState:
         self._size_bytes_max = 0
         self._expiry_waits = False  # something has expired that is not published yet
         self.needs_keys = False  # whether NewMessage must bring its ids along
+        self.copied_size_bytes = 0  # of a topic's last send, its copies: the broker makes room
         self.update(description)
 
     def update(self, description: QueueDescription) -> None:

@@ -15,10 +15,10 @@ Decisions where the cloud's documentation is silent or vague:
 Never looks into a message: `MessageCodec` does, and only where a rule or a session asks for it.
 """
 
-from datetime import timedelta
 from typing import Final
 
 from twinbus.clock import Now
+from twinbus.entities.commands import Runtime
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import (
     DEAD_LETTER,
@@ -31,7 +31,8 @@ from twinbus.entities.facts import (
     Stored,
     gather,
 )
-from twinbus.entities.fields import Changes, MessageCodec
+from twinbus.entities.fields import MessageCodec
+from twinbus.entities.letters import COPY_BYTES, Copy, Letter, as_changed, as_dead, pieces, with_key
 from twinbus.entities.message import (
     NEVER_MS,
     SCHEDULED,
@@ -42,66 +43,26 @@ from twinbus.entities.message import (
     overlay_bytes,
 )
 from twinbus.entities.queue import Queue
-from twinbus.entities.rules import RuleIndex
+from twinbus.entities.rules import Rule, RuleIndex
 from twinbus.entities.sql.values import FILTER_ERROR_REASON
 from twinbus.entities.state import Grants
 from twinbus.entities.transitions import TRANSITIONS_MAX
 from twinbus.errors import QuotaExceeded
-from twinbus.limits import DEAD_LETTER_TEXT_CHARS_MAX, TRANSACTION_SIZE_BYTES_MAX
+from twinbus.limits import TRANSACTION_SIZE_BYTES_MAX
 
 REASON_NO_SESSION: Final = "Session id is null."
 _NO_SESSION: Final = "The subscription requires sessions and the message has no session id."
-COPY_BYTES: Final = 128  # what a copy takes in the log without body and texts, at most
 # A send that takes more is written in several pieces.  A piece may grow to three times that and a
 # message before it is noticed, so it is at most so many parts of what can be written together.
 PIECE_SIZE_BYTES: Final = 8_388_608
 PIECES_TOGETHER: Final = 6
 DUE_INTERVAL_MS: Final = 10  # between two rounds of what is due others get their turn
-_MILLISECOND: Final = timedelta(milliseconds=1)
-
-
-class Letter:
-    """A message as some subscriptions get it."""
-
-    __slots__ = ("is_dead", "is_own", "messages", "size_bytes")
-
-    def __init__(self, message: NewMessage, is_own: bool, is_dead: bool) -> None:
-        self.messages = [message]  # just the one, in the form that `enqueue` takes
-        self.is_own = is_own  # for one subscription only: the body is shared with no other copy
-        self.is_dead = is_dead  # it goes to the dead-letter queue right away
-        self.size_bytes = _size_bytes(message, is_own)  # of a copy in the log, at most
-
-
-def _size_bytes(message: NewMessage, is_own: bool) -> int:
-    size = COPY_BYTES
-    if is_own:
-        size += len(message.body)
-    if message.session_id is not None:
-        size += 4 * len(message.session_id)  # UTF-8 takes up to four bytes a character
-    return size + overlay_bytes(message.overlay)
-
-
-class Copy:
-    """A letter for one subscription, decided and not yet there."""
-
-    __slots__ = ("letter", "subscription")
-
-    def __init__(self, subscription: Queue, letter: Letter) -> None:
-        self.subscription = subscription
-        self.letter = letter
 
 
 class Topic(Queue):
     """One topic.  Whoever makes it links its subscriptions and their rules, and gives a codec."""
 
-    __slots__ = (
-        "_piece_size_bytes",
-        "_together_size_max",
-        "codec",
-        "copied_size_bytes",
-        "rules",
-        "subscriptions",
-    )
+    __slots__ = ("_piece_size_bytes", "_together_size_max", "codec", "rules", "subscriptions")
 
     def __init__(
         self,
@@ -115,11 +76,13 @@ class Topic(Queue):
         self.subscriptions: dict[int, Queue] = {}
         self.rules = RuleIndex()
         self.codec: MessageCodec | None = None
-        self.copied_size_bytes = 0  # of the copies of the last send: the broker makes room
-        self.bound(TRANSACTION_SIZE_BYTES_MAX)
+        self._bound(TRANSACTION_SIZE_BYTES_MAX)
 
-    def bound(self, together_size_max: int) -> None:
-        """So many bytes can be written together where it is kept."""
+    def join(self, codec: MessageCodec | None, together_size_max: int) -> None:
+        self.codec = codec
+        self._bound(together_size_max)
+
+    def _bound(self, together_size_max: int) -> None:
         self._together_size_max = min(TRANSACTION_SIZE_BYTES_MAX, together_size_max)
         self._piece_size_bytes = min(PIECE_SIZE_BYTES, together_size_max // PIECES_TOGETHER)
 
@@ -127,6 +90,25 @@ class Topic(Queue):
         super().update(description)
         # Session ids are read when a subscription asks for one, which few do.
         self.needs_keys = description.requires_duplicate_detection
+
+    # -- what is asked of every entity ----------------------------------------------------------
+
+    def dependents(self) -> list[Queue]:
+        return list(self.subscriptions.values())
+
+    def receive_refusal(self, subqueue: int) -> str:
+        return "A topic holds no messages to receive; receive from one of its subscriptions."
+
+    def rules_of(self, subscription_id: int) -> list[Rule]:
+        return self.rules.rules_of(subscription_id)
+
+    def add_runtime(self, runtime: Runtime) -> None:
+        runtime.sql_filter_count = self.rules.sql_filter_count
+        runtime.correlation_filter_count = self.rules.correlation_filter_count
+        runtime.rule_count = self.rules.rule_count
+        for subscription in self.subscriptions.values():
+            # A body that several of them share counts for each.
+            runtime.size_bytes += subscription.counts().size_bytes
 
     # -- sending --------------------------------------------------------------------------------
 
@@ -166,6 +148,9 @@ class Topic(Queue):
         self._plan(messages, now)
         if self.history is not None:
             self.history.check_room(len(messages), now.utc_ms)
+
+    def check_more(self, earlier: list[NewMessage], messages: list[NewMessage], now: Now) -> None:
+        self.check_send(messages, now)  # matching all of them again each time would take too long
 
     def copied_bytes(self, messages: list[NewMessage], now: Now) -> int:
         """How much `send` would write beside the messages: what is one transaction is one frame."""
@@ -236,7 +221,7 @@ class Topic(Queue):
             number = self.last_sequence_number
             size_max = self._piece_size_bytes
             copies, done_id = self._copies(new, message.delivery_count, size_max)
-            for piece in _pieces(copies, 2 * size_max):
+            for piece in pieces(copies, 2 * size_max):
                 if fan.size_bytes > size_max:
                     fan.state()
                     fan = FanOut(self)
@@ -304,18 +289,18 @@ class Topic(Queue):
             if match.error is not None:
                 if not subscription.description.dead_lettering_on_filter_evaluation_exceptions:
                     continue
-                letter = _dead_letter(plain, FILTER_ERROR_REASON, str(match.error))
+                letter = as_dead(plain, FILTER_ERROR_REASON, str(match.error))
             elif match.changes is not None:
-                letter = _changed(codec, plain, match.changes)
+                letter = as_changed(codec, plain, match.changes)
             if subscription.needs_keys and not letter.is_dead:  # a subscription's key: sessions
                 if letter is shared:
                     if keyed is None:
-                        keyed = Letter(_keyed(codec, plain, new.session_id), False, False)
+                        keyed = Letter(with_key(codec, plain, new.session_id), False, False)
                     letter = keyed
                 else:
-                    letter = Letter(_keyed(codec, letter.messages[0], None), True, False)
+                    letter = Letter(with_key(codec, letter.messages[0], None), True, False)
                 if letter.messages[0].session_id is None:
-                    letter = _dead_letter(plain, REASON_NO_SESSION, _NO_SESSION)
+                    letter = as_dead(plain, REASON_NO_SESSION, _NO_SESSION)
             size_bytes += letter.size_bytes
             copies.append(Copy(subscription, letter))
         return copies, 0
@@ -363,47 +348,6 @@ def _due(message: Message, body: bytes) -> NewMessage:
         new.time_to_live_ms = message.expires_ms - message.enqueued_ms
     new.overlay = message.overlay
     return new
-
-
-def _pieces(copies: list[Copy], size_bytes_max: int) -> list[list[Copy]]:
-    """Mostly one.  Only one subscription alone, with many rules, makes more than fits into one:
-    should a crash come between such pieces, it gets those before the crash once more."""
-    pieces: list[list[Copy]] = [[]]
-    size_bytes = 0
-    for copy in copies:
-        if size_bytes > size_bytes_max:
-            pieces.append([])
-            size_bytes = 0
-        pieces[-1].append(copy)
-        size_bytes += copy.letter.size_bytes
-    return pieces
-
-
-def _keyed(codec: MessageCodec, message: NewMessage, session_id: str | None) -> NewMessage:
-    """The same message with its session id, which is looked for if it is not known."""
-    if session_id is None:
-        session_id = codec.read_keys(message.body)[1]
-    keyed = NewMessage(message.body, message.time_to_live_ms, session_id=session_id)
-    keyed.overlay = message.overlay
-    return keyed
-
-
-def _changed(codec: MessageCodec, message: NewMessage, changes: Changes) -> Letter:
-    """The message as an action leaves it."""
-    made = NewMessage(codec.rewrite(message.body, changes), message.time_to_live_ms)
-    made.overlay = message.overlay
-    changed = changes.system.get("timetolive")
-    if isinstance(changed, timedelta):
-        made.time_to_live_ms = min(made.time_to_live_ms, changed // _MILLISECOND)
-    return Letter(made, True, False)
-
-
-def _dead_letter(message: NewMessage, reason: str, text: str) -> Letter:
-    """The message for the dead-letter queue."""
-    made = NewMessage(message.body, message.time_to_live_ms)
-    overlay = Overlay(reason, text[:DEAD_LETTER_TEXT_CHARS_MAX])
-    made.overlay = merge_overlays(message.overlay, overlay)
-    return Letter(made, True, True)
 
 
 class FanOut:

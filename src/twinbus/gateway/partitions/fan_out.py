@@ -8,7 +8,7 @@ A gather may ask in several rounds; each round is over when all of its replies a
 never answer twice, and never leave its command unanswered: every link answers everything.
 
 What a store hands out in a reply is its own to change from the next command on, so whatever is kept
-until other replies come is copied (`copy_of`).
+until other replies come is copied (`Message.copy`).
 """
 
 from collections.abc import Callable
@@ -16,7 +16,6 @@ from typing import Final, Protocol
 
 from twinbus.clock import Clock
 from twinbus.entities.commands import Command, Delivered, Reply, Send
-from twinbus.entities.message import Message
 from twinbus.entities.partitions import PARTITION_COUNT, shown_name
 from twinbus.errors import ServiceError, Unavailable
 from twinbus.gateway.directory.directory import Entity, Part
@@ -160,23 +159,6 @@ def shown(entity: Entity) -> str:
     return shown_name(entity.name)[:NAME_CHARS_MAX]
 
 
-def copy_of(message: Message) -> Message:
-    """The message as it is at this moment."""
-    copy = Message(
-        message.sequence_number,
-        None,
-        message.length,
-        message.enqueued_ms,
-        message.expires_ms,
-        message.session_id,
-        message.state,
-    )
-    copy.delivery_count = message.delivery_count
-    copy.grant = message.grant
-    copy.overlay = message.overlay
-    return copy
-
-
 def copies_of(delivered: list[Delivered]) -> list[Delivered]:
     """What a partition has handed out, to be kept."""
-    return [Delivered(copy_of(d.message), d.body, d.locked_until_utc_ms) for d in delivered]
+    return [Delivered(d.message.copy(), d.body, d.locked_until_utc_ms) for d in delivered]

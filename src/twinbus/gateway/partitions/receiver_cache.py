@@ -4,7 +4,6 @@ from collections import deque
 from typing import Final
 
 from twinbus.entities.message import Message
-from twinbus.gateway.partitions.fan_out import copy_of
 
 CACHE_BYTES_MAX: Final = 1_048_576  # of cached bodies; then the partitions wait
 
@@ -48,7 +47,7 @@ class ReceiverCache:
         stale_ms: int,
     ) -> None:
         for message, body in zip(messages, bodies, strict=True):
-            self._messages.append(Cached(partition, copy_of(message), body, until_ms, stale_ms))
+            self._messages.append(Cached(partition, message.copy(), body, until_ms, stale_ms))
             self._bytes += len(body)
 
     def take_stale(self, mono_ms: int) -> list[Cached]:

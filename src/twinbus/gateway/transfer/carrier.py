@@ -43,7 +43,6 @@ from twinbus.errors import (
     Unavailable,
 )
 from twinbus.gateway.directory.directory import Part
-from twinbus.gateway.partitions.fan_out import copy_of
 from twinbus.links.store_link import DOWN, ReceiverDescription, Receiving, StoreLink
 
 WINDOW: Final = 256  # messages in hand; see limits.CARRIED_NUMBERS_MAX
@@ -63,7 +62,7 @@ class CarriedMessage:
     __slots__ = ("body", "grant", "keys", "message")
 
     def __init__(self, message: Message, body: bytes) -> None:
-        self.message = copy_of(message)
+        self.message = message.copy()
         self.body = body
         self.grant = message.grant  # of the lock that counts: the newest
         self.keys: tuple[str | None, str | None, str | None] = (None, None, None)
