@@ -101,21 +101,19 @@ def test_credits(standard: ServerProcess) -> None:
 
 @pytest.mark.proves("A-2")
 def test_settling_costs_nothing(standard: ServerProcess) -> None:
-    with (
-        open_client(standard) as client,
-        client.get_queue_sender("inbox") as sender,
-        client.get_queue_receiver("inbox") as receiver,
-    ):
-        for _ in range(5):  # as above
-            wait_for_credits(sender)
-            (message,) = receiver.receive_messages(max_wait_time=5)
-            spend(sender)
-            receiver.renew_message_lock(message)
-            receiver.complete_message(message)
-            try:
-                sender.send_messages(ServiceBusMessage(b"too much"))
-            except ServiceBusServerBusyError:
-                return  # and there were none a moment ago
+    with open_client(standard) as client, client.get_queue_sender("inbox") as sender:
+        wait_for_credits(sender)
+        with client.get_queue_receiver("inbox") as receiver:
+            for _ in range(5):  # as above
+                wait_for_credits(sender)
+                (message,) = receiver.receive_messages(max_wait_time=5)
+                spend(sender)
+                receiver.renew_message_lock(message)
+                receiver.complete_message(message)
+                try:
+                    sender.send_messages(ServiceBusMessage(b"too much"))
+                except ServiceBusServerBusyError:
+                    return  # and there were none a moment ago
     pytest.fail("there were credits all the time")
 
 
