@@ -268,7 +268,7 @@ def test_reconcile(
     [shown] = [block for block in blocks(page, "") if block.startswith("$ twinbus")]
     shown = shown.replace("10,000", "1,000")  # a tenth is enough to see it
     command, head, *rows, verdict, question, answer = shown.splitlines()
-    assert (question, answer) == ("$ echo $?", "1")
+    assert (question, answer) == ("$ echo $?", "3")
     ledger = str(tmp_path / "sent.jsonl")
     command = placed(command.removeprefix("$ "), {"sent.jsonl": ledger})
     [program] = blocks(page, "python")
