@@ -64,7 +64,7 @@ LOCK_LOST: Final = (
 class Queue(QueueSends):
     """One queue (or subscription) with its dead-letter queues.
 
-    A third of its methods are what topics, and queues with sessions, answer in another way.
+    A third of its methods are for topics and queues with sessions, which have their own answers.
     """
 
     __slots__ = ()

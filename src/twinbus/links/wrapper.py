@@ -35,7 +35,7 @@ class LinkWrapper:
         self.lend()
 
     def lend(self) -> None:
-        """Let `submit` be its own, or what lies within has to do."""
+        """Point `submit` to its own method, or to that of what it wraps."""
         self.submit = self._submit if self.has_work else self._link.submit
         if self.outer is not None:
             self.outer.lend()

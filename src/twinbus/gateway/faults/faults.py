@@ -184,7 +184,7 @@ class Fault:
 
     @property
     def is_about_parts(self) -> bool:
-        """Whether it leaves an entity's other partitions alone, or the entity itself."""
+        """Whether it is about partitions, so that a receiver goes on at the others."""
         return bool(self.partitions) or self.kind is PARTITION_DOWN
 
     def covers_namespace(self, namespace: str | None) -> bool:

@@ -35,7 +35,7 @@ class Losing(Protocol):
     """A receiver that can lose some of the partitions it receives from."""
 
     def lose(self, is_lost: Callable[[Entity, int], bool], error: ServiceError) -> None:
-        """These partitions of an entity can be asked no more, until they let themselves be."""
+        """Receive no more from these partitions, until they can be opened again."""
 
 
 class Routes(Protocol):

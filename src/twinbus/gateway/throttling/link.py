@@ -41,7 +41,8 @@ class ThrottledLink(LinkWrapper):
     def health(self) -> int:
         """A store that takes no sends is evaded by whatever may go to another one."""
         health = self._link.health
-        return SLOW if health == UP and self.throttle.is_store_full(self._store) else health
+        is_full = self.has_work and self.throttle.is_store_full(self._store)
+        return SLOW if is_full and health == UP else health
 
     def _submit(self, commands: list[Command]) -> None:
         submit_admitted(self._link, commands, self._refusal)

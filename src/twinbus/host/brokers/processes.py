@@ -114,11 +114,7 @@ class Brokers:
         for number, view in enumerate(views):
             if view.state != states.OPEN:
                 log.error("store %d is down: %s", number, view.trouble or "it is not open yet")
-        # One that has failed may be tried again already.
-        hopeless = [
-            v.state == states.CLOSED or (v.state != states.OPEN and v.trouble) for v in views
-        ]
-        if all(hopeless):
+        if self._supervisor.is_without_stores:
             troubles = [each.trouble for each in views]
             troubles += [each.trouble for each in self._supervisor.brokers]
             reason = next(filter(None, troubles), "they take too long")

@@ -161,6 +161,11 @@ class Supervisor:
         self._moving = -1  # the store on its way home
         self._tick_ms = now_ms
 
+    @property
+    def is_without_stores(self) -> bool:
+        """Each is closed, or has failed and is only being tried again."""
+        return all(s.state == CLOSED or (s.state == OPENING and s.trouble) for s in self.stores)
+
     def take_actions(self) -> list[Action]:
         """What is to be done now, in this order."""
         actions, self._actions = self._actions, []

@@ -110,6 +110,28 @@ def test_every_broker_is_started_and_opens_its_own_stores() -> None:
     assert watch.run(120_000) == []
 
 
+def test_without_stores_is_who_has_only_failed_ones() -> None:
+    watch = Watch(brokers=1, stores=2)
+
+    def is_without() -> bool:
+        return watch.supervisor.is_without_stores
+
+    assert is_without()
+    watch.tick()
+    watch.started(0)
+    assert [store.state for store in watch.supervisor.stores] == [OPENING, OPENING]
+    assert not is_without()  # they may come yet
+    watch.failed(0)
+    assert not is_without()
+    watch.failed(1)
+    assert is_without()
+    watch.run(10_000)
+    assert OPENING in [store.state for store in watch.supervisor.stores]
+    assert is_without()  # what has failed is only tried again
+    watch.opened(0)
+    assert not is_without()
+
+
 def test_a_broker_that_does_not_come_up_is_killed_and_the_others_have_its_stores() -> None:
     watch = Watch(2, 2)
     watch.silent = {0}
