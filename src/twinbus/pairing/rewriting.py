@@ -1,26 +1,15 @@
-"""Rewriting for the backlog and back (P-11), of messages of the SDK; the rules are in rules.py.
+"""Rewriting for the backlog and back (P-11), of messages of the SDK.
 
-In a backlog queue messages of many entities wait together, so what the broker itself would act
-on leaves its place and becomes an application property; everything else stays as it is:
-
-    x-ms-path                       where the message was going (string, always)
-    x-ms-sessionid                  session id (string)
-    x-ms-timetolive                 time to live (described long `com.microsoft:timespan`, ticks of
-                                    100 ns: the TimeSpan of Microsoft's clients)
-    x-ms-scheduledenqueuetimeutc    scheduled enqueue time (timestamp)
-    x-twinbus-producer-key          the key of the message (string), see producer_keys.py
-    x-twinbus-expiry                absolute expiry time where no time to live was given (timestamp)
-    x-twinbus-types                 AMQP types that the SDK would lose (JSON), see value_types.py
-
-The first four are what the old .NET client wrote, name and type.  Only the SDK's public message
+The table of what leaves its place, and comes back, is in rules.py.  Only the SDK's public message
 classes are used.  A message that is given is never changed: both ways make a new one.
 """
 
 import datetime as dt
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.amqp import (
@@ -31,31 +20,8 @@ from azure.servicebus.amqp import (
 )
 
 from twinbus.message import wire_names
+from twinbus.pairing import rules
 from twinbus.pairing.options import RestoredTimeToLive
-from twinbus.pairing.producer_keys import STAMP
-from twinbus.pairing.rules import (
-    DAMAGED,
-    EXPIRED,
-    EXPIRY,
-    NO_PATH,
-    PATH,
-    PRODUCER_KEY,
-    RESERVED,
-    SCHEDULED_TIME,
-    SESSION_ID,
-    TICKS_PER_MS,
-    TIME_TO_LIVE,
-    TIMESPAN,
-    TYPES,
-    Lifetime,
-    Waiting,
-    does_not_fit,
-    is_lasting,
-    notes_of,
-    read_waiting,
-    restored_lifetime,
-    time_span,
-)
 from twinbus.pairing.value_types import (
     EPOCH,
     TYPE,
@@ -68,24 +34,6 @@ from twinbus.pairing.value_types import (
     timestamp,
     types_of,
 )
-
-__all__ = [
-    "DAMAGED",
-    "EXPIRED",
-    "EXPIRY",
-    "NO_PATH",
-    "PATH",
-    "PRODUCER_KEY",
-    "RESERVED",
-    "SCHEDULED_TIME",
-    "SESSION_ID",
-    "TIME_TO_LIVE",
-    "TYPES",
-    "Restored",
-    "encoded_size",
-    "restore",
-    "rewrite",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,50 +56,43 @@ def rewrite(
     """
     given = message.application_properties or {}
     for name in given:
-        if text_of(name) in RESERVED:
+        if text_of(name) in rules.RESERVED:
             raise ValueError(
                 f"The application property {text_of(name)} is reserved for paired namespaces: "
                 "the message cannot go to a backlog queue with it."
             )
-    moved: dict[str, Any] = {PATH: path}
-    properties = AmqpMessageProperties(**dict(message.properties or {}))
-    if properties.group_id is not None:
-        moved[SESSION_ID] = _text(properties.group_id)
-        properties.group_id = None
-    header = None
-    if message.header:
-        header = AmqpMessageHeader(durable=message.header.durable, priority=message.header.priority)
-    time_to_live_ms = message.header.time_to_live if message.header else None
-    if time_to_live_ms and not is_lasting(time_to_live_ms):
-        moved[TIME_TO_LIVE] = _timespan(int(time_to_live_ms))
+    header, properties = _header(message), _properties(message)
+    annotations = _annotations(message)
+    header.time_to_live = message.header.time_to_live if message.header else None
+    if not rules.is_lasting(header.time_to_live):
         # The SDK derives both from the time to live and the moment of the send.
         properties.creation_time = properties.absolute_expiry_time = None
     elif properties.absolute_expiry_time:
-        # Together with a creation time this is a time to live as well.
-        moved[EXPIRY] = timestamp(int(properties.absolute_expiry_time))
-        properties.absolute_expiry_time = None
-    # A message that was received and is sent on still has the marks of its old queue.
-    annotations = _named(message.annotations)
-    for name in wire_names.BROKER_ANNOTATIONS:
-        annotations.pop(name, None)
-    scheduled = annotations.pop(wire_names.SCHEDULED_TIME, None)
-    if scheduled is not None:
-        scheduled_ms = time_of(scheduled)
-        if scheduled_ms is None:
-            raise ValueError(f"The scheduled enqueue time {scheduled!r} is no time.")
-        moved[SCHEDULED_TIME] = timestamp(scheduled_ms)
-    if key is not None:
-        moved[PRODUCER_KEY] = key
-    types = _types(message, annotations)
+        properties.absolute_expiry_time = int(properties.absolute_expiry_time)  # as the SDK does
+    moved = {rules.PATH: path} | _moved(
+        {
+            rules.HEADER: header,
+            rules.PROPERTIES: properties,
+            rules.ANNOTATIONS: annotations,
+            rules.DELIVERY_ANNOTATIONS: {wire_names.PRODUCER_KEY: key},
+        }
+    )
+    maps: dict[str, dict[Any, Any]] = {
+        rules.ANNOTATIONS: annotations,
+        rules.APPLICATION_PROPERTIES: given,
+        rules.FOOTER: message.footer or {},
+    }
+    types = _types(message, maps)
     if types:
-        moved[TYPES] = json.dumps(types, separators=(",", ":"))
+        moved[rules.TYPES] = json.dumps(types, separators=(",", ":"))
+    made = {place: _readable_map(maps[place], types, place) for place in rules.NOTED_MAPS}
+    made[rules.APPLICATION_PROPERTIES] |= moved
+    note = rules.note_of(types, rules.BODY)
     return AmqpAnnotatedMessage(
-        header=header,
+        header=header if message.header else None,
         properties=properties,
-        application_properties=_readable_map(given, types, "application_properties") | moved,
-        annotations=_readable_map(annotations, types, "annotations") or None,
-        footer=_readable_map(message.footer or {}, types, "footer") or None,
-        **{kind: readable(value, types.get("body", "")) for kind, value in _body(message).items()},
+        **{place: values or None for place, values in made.items()},
+        **{kind: readable(value, note) for kind, value in _body(message).items()},
     )
 
 
@@ -168,33 +109,38 @@ def restore(
 
     Raises UnrestorableMessageError for what is no message of a pair, damaged or expired.
     """
-    given = _named(message.application_properties)
-    waiting = read_waiting(_read(given))
-    types = waiting.types
+    properties = _properties(message)
+    back = rules.restoration(
+        _read(message),
+        time_to_live,
+        (now_utc - EPOCH) // dt.timedelta(milliseconds=1),
+        time_of(_named(message.annotations).get(wire_names.ENQUEUED_TIME)),
+        lambda: int(properties.creation_time) if properties.creation_time else None,
+    )
     try:
-        properties = _properties(message, types)
-        lifetime = _lifetime(message, waiting, properties, now_utc, time_to_live)
-        properties.group_id = waiting.session_id
-        if lifetime.expiry_ms is not None:
-            properties.absolute_expiry_time = lifetime.expiry_ms
-        annotations = _recover_map(message.annotations, types, "annotations")
-        for name in wire_names.BROKER_ANNOTATIONS:
-            annotations.pop(name, None)
-        if waiting.scheduled_ms is not None:
-            annotations[wire_names.SCHEDULED_TIME] = timestamp(waiting.scheduled_ms)
-        restored = AmqpAnnotatedMessage(
-            header=_header(message, lifetime.time_to_live_ms),
-            properties=properties,
-            application_properties=_others(given, types) or None,
-            annotations=annotations or None,
-            delivery_annotations={STAMP: waiting.key} if waiting.key else None,
-            footer=_recover_map(message.footer, types, "footer") or None,
-            **_recovered_body(message, str(types.get("body", ""))),
-        )
+        for field in rules.NOTED_FIELDS:
+            # Numbers and UUIDs the SDK writes here as it has read them.
+            if isinstance(properties[field], bytes):
+                properties[field] = recover(properties[field], rules.note_of(back.types, field))
+        sections = _recovered_maps(message, back.types)
+        body = _recovered_body(message, rules.note_of(back.types, rules.BODY))
     except TypesError as error:
-        raise does_not_fit(error) from error
-    partition_key = text_of(annotations.get(wire_names.PARTITION_KEY))
-    return Restored(waiting.path, restored, waiting.session_id, partition_key, waiting.key)
+        raise rules.does_not_fit(error) from error
+    sections |= {
+        rules.HEADER: _header(message),
+        rules.PROPERTIES: properties,
+        rules.DELIVERY_ANNOTATIONS: {},
+    }
+    for rule, value in back.changes:
+        section = sections[rule.section]
+        # Fields of the header and the properties have one type each, entries of a map do not.
+        is_entry = isinstance(section, dict)
+        section[rule.field] = timestamp(value) if is_entry and rule.form == rules.TIME else value
+    partition_key = text_of(_named(message.annotations).get(wire_names.PARTITION_KEY))
+    restored = AmqpAnnotatedMessage(
+        **{place: section or None for place, section in sections.items()}, **body
+    )
+    return Restored(back.path, restored, back.session_id, partition_key, back.key)
 
 
 def encoded_size(message: AmqpAnnotatedMessage) -> int:
@@ -207,35 +153,72 @@ def encoded_size(message: AmqpAnnotatedMessage) -> int:
     return added_bytes - 5 if added_bytes - 5 < 256 else added_bytes - 8
 
 
+def _header(message: AmqpAnnotatedMessage) -> AmqpMessageHeader:
+    given = message.header or AmqpMessageHeader()
+    return AmqpMessageHeader(**{field: given[field] for field in rules.HEADER_STAYS})
+
+
+def _properties(message: AmqpAnnotatedMessage) -> AmqpMessageProperties:
+    return AmqpMessageProperties(**dict(message.properties or {}))
+
+
+def _annotations(message: AmqpAnnotatedMessage) -> dict[str, Any]:
+    """Without the marks of the queue that the message was received from."""
+    annotations = _named(message.annotations)
+    for name in wire_names.BROKER_ANNOTATIONS:
+        annotations.pop(name, None)
+    return annotations
+
+
 def _named(values: dict[Any, Any] | None) -> dict[str, Any]:
     return {_text(name): value for name, value in (values or {}).items()}
 
 
-def _read(given: dict[str, Any]) -> dict[str, Any]:
+def _moved(sections: dict[str, Any]) -> dict[str, Any]:
+    """What leaves its place, by its marker."""
+    moved: dict[str, Any] = {}
+    for rule in rules.RULES:
+        section = sections.get(rule.section, {})
+        value = section.get(rule.field)
+        if rule.field in section:
+            del section[rule.field]
+        if value is not None and value not in rule.nothing:
+            moved[rule.marker] = _WRITERS[rule.form](value)
+    return moved
+
+
+def _read(message: AmqpAnnotatedMessage) -> dict[str, Any]:
     """What the pair has put there, as the rules take it."""
-    found = {name: given[name] for name in RESERVED if name in given}
-    span = found.get(TIME_TO_LIVE)
-    if isinstance(span, int) and getattr(span, "descriptor", None) == TIMESPAN:
-        found[TIME_TO_LIVE] = time_span(span)
+    given = _named(message.application_properties)
+    found = {name: given[name] for name in rules.RESERVED if name in given}
+    for name, value in found.items():
+        if isinstance(value, int) and getattr(value, "descriptor", None) == rules.TIMESPAN:
+            found[name] = rules.time_span(value)
     return found
-
-
-def _others(given: dict[str, Any], types: dict[str, Any]) -> dict[str, Any]:
-    """What the sender has put there."""
-    mine = {name: value for name, value in given.items() if name not in RESERVED}
-    others = _recover_map(mine, types, "application_properties")
-    for name, value in others.items():
-        if isinstance(value, bytes):  # of itself the SDK would make a text of it
-            others[name] = {TYPE: "BINARY", VALUE: value}
-    return others
 
 
 def _text(name: str | bytes) -> str:
     return name.decode(errors="replace") if isinstance(name, bytes) else name
 
 
+def _time(value: object) -> Any:
+    milliseconds = time_of(value)
+    if milliseconds is None:
+        raise ValueError(f"The scheduled enqueue time {value!r} is no time.")
+    return timestamp(milliseconds)
+
+
 def _timespan(milliseconds: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    return ({TYPE: "SYMBOL", VALUE: TIMESPAN}, {TYPE: "LONG", VALUE: milliseconds * TICKS_PER_MS})
+    ticks = int(milliseconds) * rules.TICKS_PER_MS
+    return ({TYPE: "SYMBOL", VALUE: rules.TIMESPAN}, {TYPE: "LONG", VALUE: ticks})
+
+
+# How the SDK writes what a marker holds.
+_WRITERS: Final[dict[str, Callable[[Any], Any]]] = {
+    rules.TEXT: _text,
+    rules.TIME: _time,
+    rules.SPAN: _timespan,
+}
 
 
 def _body(message: AmqpAnnotatedMessage) -> dict[str, Any]:
@@ -247,82 +230,55 @@ def _body(message: AmqpAnnotatedMessage) -> dict[str, Any]:
     return {"value_body": message.body}
 
 
-def _recovered_body(message: AmqpAnnotatedMessage, types: str) -> dict[str, Any]:
-    body = _body(message)
-    if "data_body" not in body:
-        for kind, value in body.items():
-            body[kind] = recover(value, types)
-    return body
-
-
-def _types(message: AmqpAnnotatedMessage, annotations: dict[str, Any]) -> dict[str, Any]:
+def _types(message: AmqpAnnotatedMessage, maps: dict[str, Any]) -> dict[str, Any]:
     """What value_types.py notes of each place, without the places that need no note."""
     types: dict[str, Any] = {}
-    for field in ("message_id", "correlation_id"):
+    for field in rules.NOTED_FIELDS:
         types[field] = types_of(getattr(message.properties, field, None))
-    # The SDK writes binary application properties as text, whatever they are.
-    given = {
-        name: text_of(value) if isinstance(value, bytes) else value
-        for name, value in (message.application_properties or {}).items()
-    }
-    for place, values in (
-        ("annotations", annotations),
-        ("application_properties", given),
-        ("footer", message.footer or {}),
-    ):
-        notes = {str(_text(name)): types_of(value) for name, value in values.items()}
+    for place in rules.NOTED_MAPS:
+        notes = {}
+        for name, value in maps[place].items():
+            # The SDK writes binary application properties as text, whatever they are.
+            is_text = place == rules.APPLICATION_PROPERTIES and isinstance(value, bytes)
+            notes[str(_text(name))] = "" if is_text else types_of(value)
         types[place] = {name: note for name, note in notes.items() if note}
     [(kind, body)] = _body(message).items()
     if kind != "data_body" and body:  # the SDK writes no section for None, 0, "" and the like
-        types["body"] = types_of(body, top=True)
+        types[rules.BODY] = types_of(body, top=True)
     return {place: note for place, note in types.items() if note}
 
 
 def _readable_map(values: dict[Any, Any], types: dict[str, Any], place: str) -> dict[str, Any]:
-    notes = types.get(place, {})
+    notes = rules.notes_of(types, place)
     return {
-        _text(name): readable(value, notes.get(str(_text(name)), ""))
+        _text(name): readable(value, rules.note_of(notes, str(_text(name))))
         for name, value in values.items()
     }
 
 
-def _recover_map(
-    values: dict[Any, Any] | None, types: dict[str, Any], place: str
-) -> dict[str, Any]:
-    notes = notes_of(types, place)
-    if notes is None:
-        raise TypesError(f"{place} must be an object")
-    return {
-        _text(name): recover(value, str(notes.get(str(_text(name)), "")))
-        for name, value in (values or {}).items()
+def _recovered_maps(message: AmqpAnnotatedMessage, types: dict[str, Any]) -> dict[str, Any]:
+    """What the sender has put there, with its types."""
+    given = _named(message.application_properties)
+    maps = {
+        rules.ANNOTATIONS: _annotations(message),
+        rules.APPLICATION_PROPERTIES: {
+            name: value for name, value in given.items() if name not in rules.RESERVED
+        },
+        rules.FOOTER: _named(message.footer),
     }
+    for place in rules.NOTED_MAPS:
+        notes = rules.notes_of(types, place)
+        for name, value in maps[place].items():
+            maps[place][name] = recover(value, rules.note_of(notes, str(name)))
+    for name, value in maps[rules.APPLICATION_PROPERTIES].items():
+        if isinstance(value, bytes):  # of itself the SDK would make a text of it
+            maps[rules.APPLICATION_PROPERTIES][name] = {TYPE: "BINARY", VALUE: value}
+    return maps
 
 
-def _properties(message: AmqpAnnotatedMessage, types: dict[str, Any]) -> AmqpMessageProperties:
-    properties = AmqpMessageProperties(**dict(message.properties or {}))
-    for field in ("message_id", "correlation_id"):
-        # Numbers and UUIDs the SDK writes here as it has read them.
-        if isinstance(properties[field], bytes):
-            properties[field] = recover(properties[field], str(types.get(field, "")))
-    return properties
-
-
-def _header(message: AmqpAnnotatedMessage, time_to_live_ms: int | None) -> AmqpMessageHeader:
-    """Without the delivery count: deliveries from the backlog are nobody else's business."""
-    given = message.header or AmqpMessageHeader()
-    return AmqpMessageHeader(
-        durable=given.durable, priority=given.priority, time_to_live=time_to_live_ms
-    )
-
-
-def _lifetime(
-    message: AmqpAnnotatedMessage,
-    waiting: Waiting,
-    properties: AmqpMessageProperties,
-    now_utc: dt.datetime,
-    mode: RestoredTimeToLive,
-) -> Lifetime:
-    enqueued_ms = time_of(_named(message.annotations).get(wire_names.ENQUEUED_TIME))
-    creation_ms = int(properties.creation_time) if properties.creation_time else None
-    now_ms = (now_utc - EPOCH) // dt.timedelta(milliseconds=1)
-    return restored_lifetime(waiting, mode, enqueued_ms, creation_ms, now_ms)
+def _recovered_body(message: AmqpAnnotatedMessage, note: str) -> dict[str, Any]:
+    body = _body(message)
+    if "data_body" not in body:
+        for kind, value in body.items():
+            body[kind] = recover(value, note)
+    return body

@@ -30,6 +30,7 @@ _WRAPPED: Final = frozenset(
     | {"TIMESTAMP", "BINARY", "SYMBOL"}
 )
 LEAVES: Final = _PLAIN | _WRAPPED  # what holds nothing else, but for decimals
+TEXTS: Final = frozenset({"STRING", "DECIMAL128"})  # what waits as a text
 _DEFAULTS: Final = _PLAIN | {"LIST", "MAP"}
 _NAMED: Final = _DEFAULTS | _WRAPPED | {"ARRAY", "DESCRIBED", "DECIMAL128"}
 _INT_MAX: Final = 2**31
@@ -61,8 +62,7 @@ def recover(value: object, types: str = "") -> Any:
         return _by_defaults(value)
     names = Names(types)
     recovered = _by_names(value, names)
-    if names.next is not None:
-        raise TypesError(f"more types than values: {types[:64]}")
+    names.check_end()
     return recovered
 
 
@@ -165,29 +165,33 @@ class Names:
     """The names of a note, one after the other."""
 
     def __init__(self, types: str) -> None:
-        self._names = self._expanded(types)
-        self.next = next(self._names, None)
+        self._types = types
+        self._names = self._expanded()
 
     def take(self) -> str:
-        if self.next is None:
+        """The next one; of a described value, what is described."""
+        name = next(self._names, None)
+        if name == "DESCRIBED":
+            name = next(self._names, None)
+        if name is None:
             raise TypesError("fewer types than values")
-        taken, self.next = self.next, next(self._names, None)
-        return taken
+        return name
 
-    @staticmethod
-    def _expanded(types: str) -> Iterator[str]:
-        for run in types.split(" "):
+    def check_end(self) -> None:
+        if next(self._names, None) is not None:
+            raise TypesError(f"more types than values: {self._types[:64]}")
+
+    def _expanded(self) -> Iterator[str]:
+        for run in self._types.split(" "):
             count, star, name = run.rpartition("*")
             if star and not count.isdecimal():
-                raise TypesError(f"no types: {types[:64]}")
+                raise TypesError(f"no types: {self._types[:64]}")
             for _ in range(int(count) if star else 1):
                 yield name
 
 
 def _by_names(value: object, names: Names) -> Any:
     name = names.take()
-    if name == "DESCRIBED":
-        name = names.take()
     if isinstance(value, list) and name in {"LIST", "ARRAY"}:
         elements = [_by_names(element, names) for element in value]
         return _described(value, elements if name == "LIST" else {TYPE: name, VALUE: elements})
@@ -198,11 +202,8 @@ def _by_names(value: object, names: Names) -> Any:
 
 
 def _leaf(value: Any, name: str) -> Any:
-    if name in {"STRING", "DECIMAL128"}:
-        text = text_of(value)
-        if text is None:
-            raise TypesError("a value that should be a text is none")
-        return text if name == "STRING" else decimal_of(text)
+    if name in TEXTS:
+        return text_leaf(value, name)
     if name == "BINARY" and isinstance(value, bytes):
         return bytes(value)
     if name == "TIMESTAMP" and isinstance(value, int):
@@ -214,11 +215,15 @@ def _leaf(value: Any, name: str) -> Any:
     raise TypesError(f"no type: {name[:64]}")
 
 
-def decimal_of(digits: str) -> decimal.Decimal:
+def text_leaf(value: object, name: str) -> str | decimal.Decimal:
+    """What waits as a text, by its name: a text, or a decimal."""
+    text = text_of(value)
+    if text is None:
+        raise TypesError("a value that should be a text is none")
     try:
-        return decimal.Decimal(digits)
+        return text if name == "STRING" else decimal.Decimal(text)
     except decimal.InvalidOperation:
-        raise TypesError(f"no decimal: {digits[:64]}") from None
+        raise TypesError(f"no decimal: {text[:64]}") from None
 
 
 def _by_defaults(value: object) -> Any:

@@ -4,18 +4,19 @@ The rules are those of `pairing/rules.py`; this is the second way to apply them,
 messages in `pairing/rewriting.py`.  On the wire types are right already, but for decimals, which
 wait as texts (retyping.py).  What becomes of each section:
 
-    header                  durable and priority stay, time to live comes back, the rest goes
-    delivery annotations    only the producer key
-    message annotations     without the broker's, with the scheduled time
-    properties              with session id and times; otherwise copied
-    application properties  without the pair's
+    header                  durable and priority are copied, the rest goes
+    delivery annotations    all go
+    message annotations     copied without the broker's
+    properties              copied
+    application properties  copied without the pair's
     body, footer            copied
 
-Must never look into a body that needs no change.
+Then the rules put back what belongs there.  Must never look into a body that needs no change.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from twinbus.amqp.decoding import decode_error, decode_within, skip_within
 from twinbus.amqp.encoding import encode_compound, encode_string, encode_symbol, encode_uint
@@ -41,7 +42,6 @@ from twinbus.message.sections import (
 from twinbus.pairing import rules
 from twinbus.pairing.errors import UnrestorableMessageError
 from twinbus.pairing.options import RestoredTimeToLive
-from twinbus.pairing.rules import DAMAGED, Lifetime, Waiting
 from twinbus.pairing.value_types import TypesError, text_of
 from twinbus.pipeline.syphon.retyping import retyped, retyped_entries, retyped_sequences
 
@@ -49,23 +49,30 @@ _RESERVED: Final = {name.encode(): name for name in rules.RESERVED}
 _BROKER: Final = frozenset(name.encode() for name in wire_names.BROKER_ANNOTATIONS)
 _SEQUENCE_NUMBER: Final = wire_names.SEQUENCE_NUMBER.encode()
 _ENQUEUED: Final = wire_names.ENQUEUED_TIME.encode()
-_SCHEDULED: Final = wire_names.SCHEDULED_TIME.encode()
 _PARTITION_KEY: Final = wire_names.PARTITION_KEY.encode()
-_SCHEDULED_KEY: Final = encode_symbol(wire_names.SCHEDULED_TIME)
-_STAMP_KEY: Final = encode_symbol(wire_names.PRODUCER_KEY)
 _TIMESPAN: Final = rules.TIMESPAN.decode()
+# The sections of which there is one; all others are the body.
+_SINGLE: Final = (
+    *(HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS),
+    *(PROPERTIES, APPLICATION_PROPERTIES, FOOTER),
+)
 _NULL: Final = b"\x40"
 _COUNTER: Final = (1 << COUNTER_BITS) - 1  # of a sequence number, without its partition
 
-# Fields of the properties list.
-_MESSAGE_ID: Final = 0
-_CORRELATION_ID: Final = 5
-_EXPIRY: Final = 8
-_CREATION: Final = 9
-_GROUP_ID: Final = 10
+# The fields of the properties, in their order.
+_EXPIRY: Final = "absolute_expiry_time"
+_CREATION: Final = "creation_time"
+_FIELDS: Final = (
+    *("message_id", "user_id", "to", "subject", "reply_to", "correlation_id", "content_type"),
+    *("content_encoding", _EXPIRY, _CREATION, "group_id", "group_sequence", "reply_to_group_id"),
+)
+# From the first to the last that the rules write.
+_MOVED: Final = [_FIELDS.index(rule.field) for rule in rules.RULES if rule.field in _FIELDS]
+_FIRST: Final = min(_MOVED)
+_END: Final = max(_MOVED) + 1
+_KEYS: Final = {rule.field: encode_symbol(rule.field) for rule in rules.RULES}
 # What the SDK writes at most as an absolute expiry time: the end of the year 9999.
 _EXPIRY_MS_MAX: Final = 253402243199000
-
 
 _SHORT_STRING: Final = 0xA1
 _SHORT_TEXTS: Final = (_SHORT_STRING, 0xA3)
@@ -73,6 +80,7 @@ _LONG: Final = 0x81
 _TIMESTAMP: Final = 0x83
 
 _Entry: TypeAlias = tuple[bytes, bytes, int]
+_Changes: TypeAlias = dict[str, dict[str, bytes]]  # encoded, by section and field
 
 
 @dataclass(slots=True, eq=False)
@@ -89,22 +97,13 @@ class RestoredBytes:
 
 
 class _Parts:
-    """The sections of a message in the backlog, found but not decoded; 0, 0 = not there."""
+    """The sections of a message in the backlog, found but not decoded."""
 
-    __slots__ = (
-        "annotations",
-        "application_properties",
-        "body",
-        "data",
-        "footer",
-        "header",
-        "properties",
-    )
+    __slots__ = ("body", "data", "places")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self.header = self.annotations = self.properties = (0, 0)
-        self.application_properties = self.footer = (0, 0)
+        self.places = dict.fromkeys(_SINGLE, (0, 0))  # where each begins and ends; 0, 0 = not there
         self.body: list[tuple[int, int, int]] = []  # code, where its value begins, and ends
         at, end = 0, len(data)
         while at < end:
@@ -114,25 +113,17 @@ class _Parts:
             else:
                 section = read_section(data, at)
                 code, start, at = section.code, section.start, section.end
-            if code == HEADER:
-                self.header = (start, at)
-            elif code == MESSAGE_ANNOTATIONS:
-                self.annotations = (start, at)
-            elif code == PROPERTIES:
-                self.properties = (start, at)
-            elif code == APPLICATION_PROPERTIES:
-                self.application_properties = (start, at)
-            elif code == FOOTER:
-                self.footer = (start, at)
-            elif code != DELIVERY_ANNOTATIONS:
+            if code in _SINGLE:
+                self.places[code] = (start, at)
+            else:
                 self.body.append((code, start, at))
 
-    def entries(self, place: tuple[int, int]) -> list[_Entry]:
+    def entries(self, code: int) -> list[_Entry]:
         """Name and raw key and value of each entry of a map, and where in them the value begins.
 
         As `sections.map_entries`, with a short way for what nearly all entries are.
         """
-        start, end = place
+        start, end = self.places[code]
         if not end:
             return []
         data = self.data
@@ -174,13 +165,13 @@ def restore_bytes(
     except TypesError as error:
         raise rules.does_not_fit(error) from error
     except (RemoteProtocolError, IndexError) as error:
-        raise UnrestorableMessageError(DAMAGED, f"It is no AMQP message: {error}.") from error
+        raise UnrestorableMessageError(rules.DAMAGED, f"It is no AMQP message: {error}.") from error
 
 
 def sequence_number_of(data: bytes) -> int:
     """The number that the broker has put on a message; 0 if there is none."""
     parts = _Parts(data)
-    for entry in parts.entries(parts.annotations):
+    for entry in parts.entries(MESSAGE_ANNOTATIONS):
         if entry[0] == _SEQUENCE_NUMBER:
             return _number(_value(entry))
     return 0
@@ -191,7 +182,7 @@ def _restored(
 ) -> RestoredBytes:
     given: dict[str, object] = {}
     others: list[_Entry] = []
-    for entry in parts.entries(parts.application_properties):
+    for entry in parts.entries(APPLICATION_PROPERTIES):
         name = _RESERVED.get(entry[0])
         if name is None:
             others.append(entry)
@@ -200,7 +191,7 @@ def _restored(
     number = enqueued_ms = 0
     partition_key: str | None = None
     annotations: list[_Entry] = []
-    for entry in parts.entries(parts.annotations):
+    for entry in parts.entries(MESSAGE_ANNOTATIONS):
         if entry[0] not in _BROKER:
             annotations.append(entry)
             if entry[0] == _PARTITION_KEY:
@@ -209,41 +200,62 @@ def _restored(
             number = _number(_value(entry))
         elif entry[0] == _ENQUEUED:
             enqueued_ms = _number(_value(entry))
-    waiting = rules.read_waiting(given)
-    fields = _Fields(parts.data, *parts.properties)
-    lifetime = rules.restored_lifetime(
-        waiting, mode, enqueued_ms or None, _creation_ms(waiting, fields), now_ms
-    )
-    footer = _copied(parts, FOOTER, *parts.footer)
+    fields = _Fields(parts.data, *parts.places[PROPERTIES])
+    key = f"{position}{number & _COUNTER}" if position and number else None
+    back = rules.restoration(given, mode, now_ms, enqueued_ms or None, fields.created_ms, key)
+    footer = _copied(parts, FOOTER, *parts.places[FOOTER])
     body = b"".join([_copied(parts, *each) for each in parts.body])
-    if waiting.types:
-        fields.check_ids(waiting.types)
-        annotations = retyped_entries(annotations, waiting.types, "annotations")
-        others = retyped_entries(others, waiting.types, "application_properties")
-        last = retyped_entries(parts.entries(parts.footer), waiting.types, "footer")
-        footer = _map_section(FOOTER, last)
-        body = _retyped_body(parts, waiting.types, body)
-    if waiting.scheduled_ms is not None:
-        annotations = [entry for entry in annotations if entry[0] != _SCHEDULED]
-        time = _timestamp(waiting.scheduled_ms)
-        annotations.append((_SCHEDULED, _SCHEDULED_KEY + time, 0))
-    key = waiting.key or (f"{position}{number & _COUNTER}" if position and number else None)
+    if back.types:
+        fields.check_ids(back.types)
+        maps = {
+            rules.ANNOTATIONS: annotations,
+            rules.APPLICATION_PROPERTIES: others,
+            rules.FOOTER: parts.entries(FOOTER),
+        }
+        for place in rules.NOTED_MAPS:
+            maps[place] = retyped_entries(maps[place], back.types, place)
+        annotations, others = maps[rules.ANNOTATIONS], maps[rules.APPLICATION_PROPERTIES]
+        footer = _map_section(FOOTER, maps[rules.FOOTER])
+        body = _retyped_body(parts, rules.note_of(back.types, rules.BODY), body)
+    changes = _changes(back, now_ms)
+    again = _entries(changes[rules.ANNOTATIONS])
+    if again:
+        names = {entry[0] for entry in again}
+        annotations = [entry for entry in annotations if entry[0] not in names] + again
     whole = [
-        _header(parts, lifetime),
-        _stamp(key) if key else b"",
+        _header(parts, changes[rules.HEADER]),
+        _map_section(DELIVERY_ANNOTATIONS, _entries(changes[rules.DELIVERY_ANNOTATIONS])),
         _map_section(MESSAGE_ANNOTATIONS, annotations),
-        fields.restored(waiting, lifetime, now_ms),
+        fields.restored(changes[rules.PROPERTIES]),
         _map_section(APPLICATION_PROPERTIES, others),
         body,
         footer,
     ]
     return RestoredBytes(
-        number, enqueued_ms, waiting.path, b"".join(whole), waiting.session_id, partition_key, key
+        number, enqueued_ms, back.path, b"".join(whole), back.session_id, partition_key, back.key
     )
 
 
+def _changes(back: rules.Restoration, now_ms: int) -> _Changes:
+    """What the rules put back, and what has to be written beside it."""
+    made: _Changes = {section: {} for section in rules.SECTIONS}
+    lives_ms = 0
+    for rule, value in back.changes:
+        made[rule.section][rule.field] = _ENCODERS[rule.form](value)
+        if value == 0 and rule.section == rules.PROPERTIES:  # the SDK leaves out a time of 0
+            made[rule.section][rule.field] = _NULL
+        if rule.form == rules.SPAN:
+            lives_ms = value
+    if not rules.is_lasting(lives_ms):
+        # As every client of Service Bus writes them beside a time to live.
+        expiry_ms = min(now_ms + lives_ms, _EXPIRY_MS_MAX)
+        made[rules.PROPERTIES][_EXPIRY] = _timestamp(expiry_ms)
+        made[rules.PROPERTIES][_CREATION] = _timestamp(now_ms)
+    return made
+
+
 class _Fields:
-    """The properties of a message: a list, of which few fields have to change."""
+    """Header or properties of a message: a list, of which few fields have to change."""
 
     __slots__ = ("_count", "_data", "_end", "_start", "_whole")
 
@@ -256,54 +268,46 @@ class _Fields:
             entries = Entries(data, at, end)
             self._start, self._count = entries.start, entries.count
 
-    def value(self, index: int) -> object:
+    def first(self, count: int) -> tuple[bytes, int]:
+        """The first `count` fields, and where the next one begins."""
+        known = min(count, self._count)
+        at = self._skip(self._start, known)
+        return self._data[self._start : at] + _NULL * (count - known), at
+
+    def created_ms(self) -> int | None:
+        index = _FIELDS.index(_CREATION)
         if index >= self._count:
             return None
-        return decode_within(self._data, self._skip(self._start, index), self._end)[0]
+        at = self._skip(self._start, index)
+        return _number(decode_within(self._data, at, self._end)[0]) or None
 
     def check_ids(self, types: dict[str, object]) -> None:
         """Their types are right on the wire; a note that does not fit still tells of damage."""
-        for index, name in ((_MESSAGE_ID, "message_id"), (_CORRELATION_ID, "correlation_id")):
-            note = str(types.get(name, ""))
+        for name in rules.NOTED_FIELDS:
+            index, note = _FIELDS.index(name), rules.note_of(types, name)
             if note and index < self._count:
                 at = self._skip(self._start, index)
                 raw = self._data[at : skip_within(self._data, at, self._end)]
                 if raw[0] in (0xA0, 0xA1, 0xB0, 0xB1):
                     retyped(raw, note)
 
-    def restored(self, waiting: Waiting, lifetime: Lifetime, now_ms: int) -> bytes:
-        """The section with session id, expiry and creation time; empty if it would say nothing."""
-        changes: dict[int, bytes] = {}
-        if waiting.session_id is not None:
-            changes[_GROUP_ID] = encode_string(waiting.session_id)
-        if lifetime.expiry_ms is not None:  # the SDK leaves out a time of 0
-            changes[_EXPIRY] = _timestamp(lifetime.expiry_ms) if lifetime.expiry_ms else _NULL
-        if not rules.is_lasting(lifetime.time_to_live_ms):
-            # As every client of Service Bus writes them beside a time to live.
-            assert lifetime.time_to_live_ms is not None
-            expiry_ms = min(now_ms + lifetime.time_to_live_ms, _EXPIRY_MS_MAX)
-            changes[_EXPIRY] = _timestamp(expiry_ms)
-            changes[_CREATION] = _timestamp(now_ms)
-        at, end = self._whole
-        if not changes:
-            return b"\x00\x53\x73" + self._data[at:end] if end else b""
-        return self._changed(changes)
-
-    def _changed(self, changes: dict[int, bytes]) -> bytes:
-        """All of these are among the fields from the eighth to the tenth."""
+    def restored(self, changes: dict[str, bytes]) -> bytes:
+        """The section with these; empty if it would say nothing."""
         data, count = self._data, self._count
-        known = min(count, _EXPIRY)
-        at = self._skip(self._start, known)
-        parts = [data[self._start : at], _NULL * (_EXPIRY - known)]
-        for index in (_EXPIRY, _CREATION, _GROUP_ID):
+        if not changes:
+            at, end = self._whole
+            return b"\x00\x53\x73" + data[at:end] if end else b""
+        before, at = self.first(_FIRST)
+        parts = [before]
+        for index in range(_FIRST, _END):
             raw = _NULL
             if index < count:
                 after = self._skip(at, 1)
                 raw, at = data[at:after], after
-            parts.append(changes.get(index, raw))
-        if count > _GROUP_ID + 1:
+            parts.append(changes.get(_FIELDS[index], raw))
+        if count > _END:
             parts.append(data[at : self._end])
-        return b"\x00\x53\x73" + encode_compound(0xC0, max(count, _GROUP_ID + 1), b"".join(parts))
+        return b"\x00\x53\x73" + encode_compound(0xC0, max(count, _END), b"".join(parts))
 
     def _skip(self, at: int, count: int) -> int:
         data, end = self._data, self._end
@@ -315,36 +319,17 @@ class _Fields:
         return at
 
 
-def _creation_ms(waiting: Waiting, fields: _Fields) -> int | None:
-    """Only asked for where the rules need it."""
-    if waiting.expiry_ms is None:
-        return None
-    return _number(fields.value(_CREATION)) or None
-
-
-def _header(parts: _Parts, lifetime: Lifetime) -> bytes:
-    """Without the delivery count: deliveries from the backlog are nobody else's business."""
-    start, end = parts.header
-    durable = priority = _NULL
-    if end:
-        data = parts.data
-        entries = Entries(data, start, end)
-        at = entries.start
-        if entries.count > 0:
-            middle = skip_within(data, at, end)
-            durable, at = data[at:middle], middle
-        if entries.count > 1:
-            priority = data[at : skip_within(data, at, end)]
-    time_to_live_ms = lifetime.time_to_live_ms
-    ttl = _NULL if time_to_live_ms is None else encode_uint(time_to_live_ms)
-    fields = durable + priority + ttl
+def _header(parts: _Parts, changes: dict[str, bytes]) -> bytes:
+    """The first two fields stay; the third is the time to live."""
+    stays, _ = _Fields(parts.data, *parts.places[HEADER]).first(len(rules.HEADER_STAYS))
+    fields = stays + changes.get("time_to_live", _NULL)
     if fields == b"\x40\x40\x40":
         return b""
     return b"\x00\x53\x70" + encode_compound(0xC0, 3, fields)
 
 
-def _stamp(key: str) -> bytes:
-    return encode_map_section(DELIVERY_ANNOTATIONS, 2, _STAMP_KEY + encode_string(key))
+def _entries(changes: dict[str, bytes]) -> list[_Entry]:
+    return [(name.encode(), _KEYS[name] + raw, 0) for name, raw in changes.items()]
 
 
 def _map_section(code: int, entries: list[_Entry]) -> bytes:
@@ -357,8 +342,7 @@ def _copied(parts: _Parts, code: int, start: int, end: int) -> bytes:
     return b"\x00\x53" + bytes((code,)) + parts.data[start:end] if end else b""
 
 
-def _retyped_body(parts: _Parts, types: dict[str, object], body: bytes) -> bytes:
-    note = str(types.get("body", ""))
+def _retyped_body(parts: _Parts, note: str, body: bytes) -> bytes:
     if not note:
         return body
     if not parts.body:  # to AMQP's clients that is a null
@@ -391,6 +375,13 @@ def _value(entry: _Entry) -> object:
 
 def _timestamp(milliseconds: int) -> bytes:
     return b"\x83" + milliseconds.to_bytes(8, signed=True)
+
+
+_ENCODERS: Final[dict[str, Callable[[Any], bytes]]] = {
+    rules.TEXT: encode_string,
+    rules.TIME: _timestamp,
+    rules.SPAN: encode_uint,
+}
 
 
 def _number(value: object) -> int:

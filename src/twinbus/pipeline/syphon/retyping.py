@@ -13,8 +13,8 @@ from twinbus.amqp.decoding import decode_whole, skip_within
 from twinbus.amqp.encoding import encode_compound, encode_value
 from twinbus.amqp.types import Array, Decimal128
 from twinbus.message.sections import Entries
-from twinbus.pairing.rules import notes_of
-from twinbus.pairing.value_types import LEAVES, Names, TypesError, decimal_of, text_of
+from twinbus.pairing.rules import note_of, notes_of
+from twinbus.pairing.value_types import LEAVES, TEXTS, Names, TypesError, text_leaf
 
 _LISTS: Final = (0x45, 0xC0, 0xD0)
 _MAPS: Final = (0xC1, 0xD1)
@@ -30,7 +30,7 @@ def retyped(raw: bytes, note: str) -> bytes:
         return raw
     names = Names(note)
     made, _ = _walk(raw, 0, names)
-    _check_end(names, note)
+    names.check_end()
     return made if "DECIMAL128" in note else raw
 
 
@@ -40,7 +40,7 @@ def retyped_sequences(sections: list[bytes], note: str) -> list[bytes]:
     if names.take() != "LIST":
         raise TypesError("a body of sequences is a list")
     made = [_walk(raw, 0, names)[0] for raw in sections]
-    _check_end(names, note)
+    names.check_end()
     return made if "DECIMAL128" in note else sections
 
 
@@ -49,29 +49,20 @@ def retyped_entries(
 ) -> list[tuple[bytes, bytes, int]]:
     """The entries of a map (name, raw key and value, where its value begins) by their notes."""
     notes = notes_of(types, place)
-    if notes is None:
-        raise TypesError(f"{place} must be an object")
     if not notes:
         return entries
     made: list[tuple[bytes, bytes, int]] = []
     for entry in entries:
         name, raw, middle = entry
-        note = str(notes.get(name.decode(errors="replace"), ""))
+        note = note_of(notes, name.decode(errors="replace"))
         made.append((name, raw[:middle] + retyped(raw[middle:], note), middle) if note else entry)
     return made
-
-
-def _check_end(names: Names, note: str) -> None:
-    if names.next is not None:
-        raise TypesError(f"more types than values: {note[:64]}")
 
 
 def _walk(data: bytes, at: int, names: Names) -> tuple[bytes, int]:
     """The value at `at` by the next names, and where it ends."""
     start, after = at, skip_within(data, at, len(data))
     name = names.take()
-    if name == "DESCRIBED":
-        name = names.take()
     while data[at] == 0x00:  # what describes it stays
         at = skip_within(data, at + 1, after)
     code = data[at]
@@ -110,12 +101,10 @@ def _walk_array(raw: bytes, names: Names) -> bytes:
 
 
 def _leaf(raw: bytes, name: str) -> bytes:
-    if name in {"STRING", "DECIMAL128"}:
+    if name in TEXTS:
         value = decode_whole(raw) if raw[0] in (0xA0, 0xA1, 0xA3, 0xB0, 0xB1, 0xB3) else None
-        text = text_of(value)
-        if text is None:
-            raise TypesError("a value that should be a text is none")
-        return raw if name == "STRING" else encode_value(decimal128(decimal_of(text)))
+        leaf = text_leaf(value, name)
+        return encode_value(decimal128(leaf)) if isinstance(leaf, decimal.Decimal) else raw
     if name not in LEAVES:
         raise TypesError(f"no type: {name[:64]}")
     return raw
