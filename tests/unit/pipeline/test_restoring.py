@@ -1,4 +1,7 @@
-"""D-2: encoded messages of the backlog get their form back; compared with the SDK in property/."""
+"""D-2: encoded messages of the backlog get their form back.
+
+What is the same for messages of the SDK is compared with them in property/test_restoring.py.
+"""
 
 import datetime as dt
 
@@ -6,16 +9,10 @@ import pytest
 
 from twinbus.amqp.encoding import encode_value
 from twinbus.amqp.types import Decimal128, Described, Int, Symbol, Timestamp
-from twinbus.message.plain import (
-    Properties,
-    data_section,
-    decode_message,
-    encode_message,
-    value_section,
-)
+from twinbus.message.plain import Properties, data_section, decode_message, encode_message
 from twinbus.message.scan import scan
 from twinbus.pairing.errors import UnrestorableMessageError
-from twinbus.pairing.rules import DAMAGED, EXPIRED, NO_PATH
+from twinbus.pairing.rules import DAMAGED, NO_PATH
 from twinbus.pipeline.syphon.restoring import restore_bytes, sequence_number_of
 from twinbus.pipeline.syphon.retyping import retyped
 
@@ -97,47 +94,6 @@ def test_its_place_in_the_backlog_is_the_key_of_a_message_without_one() -> None:
     data = waiting({"x-ms-path": "q"}, number=(3 << 48) + 12)
     assert restore_bytes(data, NOW_MS, position="bus/q@5#3/").key == "bus/q@5#3/12"
     assert restore_bytes(data, NOW_MS).key is None
-
-
-def test_what_remains_of_a_time_to_live() -> None:
-    given: dict[str, object] = {"x-ms-path": "q", "x-ms-timetolive": 3 * HOUR_MS}
-    restored = restore_bytes(waiting(given), NOW_MS, "remaining")
-    assert decode_message(restored.data).ttl_ms == 2 * HOUR_MS
-    given["x-ms-timetolive"] = HOUR_MS // 2
-    with pytest.raises(UnrestorableMessageError, match="1800 s ago") as refused:
-        restore_bytes(waiting(given), NOW_MS, "remaining")
-    assert refused.value.reason == EXPIRED
-    assert decode_message(restore_bytes(waiting(given), NOW_MS).data).ttl_ms == HOUR_MS // 2
-
-
-def test_an_expiry_without_a_time_to_live() -> None:
-    given: dict[str, object] = {"x-ms-path": "q", "x-twinbus-expiry": Timestamp(NOW_MS + HOUR_MS)}
-    own = Properties(creation_ms=NOW_MS - HOUR_MS)
-    properties = decode_message(restore_bytes(waiting(given, own), NOW_MS).data).properties
-    assert properties.absolute_expiry_ms == NOW_MS + HOUR_MS
-    assert properties.creation_ms == NOW_MS - HOUR_MS
-    restored = restore_bytes(waiting(given, own), NOW_MS, "remaining")
-    assert decode_message(restored.data).properties.absolute_expiry_ms == NOW_MS
-    with pytest.raises(UnrestorableMessageError, match=EXPIRED):
-        restore_bytes(waiting(given, own), NOW_MS + HOUR_MS, "remaining")
-
-
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ({}, NO_PATH),
-        ({"x-ms-path": ""}, NO_PATH),
-        ({"x-ms-path": 7}, DAMAGED),
-        ({"x-ms-path": "q", "x-ms-timetolive": Described(TICKS, -1)}, DAMAGED),
-        ({"x-ms-path": "q", "x-twinbus-types": "{"}, DAMAGED),
-        ({"x-ms-path": "q", "x-twinbus-types": '{"footer": 1}'}, DAMAGED),
-        ({"x-ms-path": "q", "x-twinbus-types": '{"body": "2*INT"}'}, DAMAGED),
-    ],
-)
-def test_what_cannot_be_restored(given: dict[str, object], reason: str) -> None:
-    with pytest.raises(UnrestorableMessageError) as refused:
-        restore_bytes(waiting(given, body=value_section(Int(1))), NOW_MS)
-    assert refused.value.reason == reason
 
 
 @pytest.mark.parametrize("length", range(0, 60, 7))
