@@ -123,7 +123,11 @@ def restore(
             if isinstance(properties[field], bytes):
                 properties[field] = recover(properties[field], rules.note_of(back.types, field))
         sections = _recovered_maps(message, back.types)
-        body = _recovered_body(message, rules.note_of(back.types, rules.BODY))
+        note = rules.note_of(back.types, rules.BODY)
+        body = {
+            kind: value if kind == "data_body" else recover(value, note)
+            for kind, value in _body(message).items()
+        }
     except TypesError as error:
         raise rules.does_not_fit(error) from error
     sections |= {
@@ -274,11 +278,3 @@ def _recovered_maps(message: AmqpAnnotatedMessage, types: dict[str, Any]) -> dic
         if isinstance(value, bytes):  # of itself the SDK would make a text of it
             maps[rules.APPLICATION_PROPERTIES][name] = {TYPE: "BINARY", VALUE: value}
     return maps
-
-
-def _recovered_body(message: AmqpAnnotatedMessage, note: str) -> dict[str, Any]:
-    body = _body(message)
-    if "data_body" not in body:
-        for kind, value in body.items():
-            body[kind] = recover(value, note)
-    return body
