@@ -16,14 +16,14 @@ from typing import Any, Final
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 
-from twinbus.amqp.decoding import decode_within
+from tests.message_sections import sections_of
+from twinbus.amqp.decoding import decode_whole
 from twinbus.message.sections import (
     APPLICATION_PROPERTIES,
     DELIVERY_ANNOTATIONS,
     HEADER,
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
-    read_sections,
 )
 
 TTL: Final = dt.timedelta(hours=3)  # long: expiry is not what is tested
@@ -189,28 +189,28 @@ def portrait(data: bytes, name: str) -> Portrait:
     """Of a message as it stood on the wire."""
     sections: list[str] = []
     blank = "?" * len(name)
-    for section in read_sections(data):
-        value, _ = decode_within(data, section.start, section.end)
-        if section.code == HEADER and isinstance(value, list):
+    for code, encoded in sections_of(data):
+        value = decode_whole(encoded)
+        if code == HEADER and isinstance(value, list):
             durable, priority, ttl_ms = (*value, None, None, None)[:3]
             text = f"header {bool(durable)}, {4 if priority is None else int(priority)}, {ttl_ms}"
-        elif section.code == MESSAGE_ANNOTATIONS and isinstance(value, dict):
+        elif code == MESSAGE_ANNOTATIONS and isinstance(value, dict):
             kept = {key: each for key, each in value.items() if key not in _OF_THE_BROKER}
             text = f"annotations {_typed(kept)}"
-        elif section.code == PROPERTIES and isinstance(value, list):
+        elif code == PROPERTIES and isinstance(value, list):
             fields = (*value, *[None] * (13 - len(value)))
             masked = [
                 (each is not None) if number in _TIMES else each
                 for number, each in enumerate(fields)
             ]
             text = f"properties {_typed(masked)}"
-        elif section.code == APPLICATION_PROPERTIES:
+        elif code == APPLICATION_PROPERTIES:
             text = f"application properties {_typed(value)}"
-        elif section.code == DELIVERY_ANNOTATIONS:
+        elif code == DELIVERY_ANNOTATIONS:
             continue  # of the hop
         else:
-            raw = data[section.start : section.end].replace(name.encode(), blank.encode())
-            text = f"body {section.code:x} {raw.hex()}"
+            raw = encoded.replace(name.encode(), blank.encode())
+            text = f"body {code:x} {raw.hex()}"
         sections.append(text.replace(name, blank))
     return Portrait(tuple(sections))
 

@@ -16,17 +16,12 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpM
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.message_sections import sections_of
 from tests.property.message_kinds import FOREIGN, HOUR_MS, KINDS, NOW, NOW_MS, REFUSED, message
 from tests.property.test_rewriting import encoded, messages, symbols
 from twinbus.amqp.decoding import decode_whole, skip_within
 from twinbus.amqp.types import Array
-from twinbus.message.sections import (
-    DELIVERY_ANNOTATIONS,
-    HEADER,
-    PROPERTIES,
-    Entries,
-    read_sections,
-)
+from twinbus.message.sections import DELIVERY_ANNOTATIONS, HEADER, PROPERTIES, Entries
 from twinbus.pairing.errors import UnrestorableMessageError
 from twinbus.pairing.rewriting import restore, rewrite
 from twinbus.pairing.rules import (
@@ -181,22 +176,22 @@ def portrait(data: bytes) -> list[Any]:
     """The sections with every value and its type, without the moment of the send."""
     sections: list[Any] = []
     lives = False
-    for section in read_sections(data):
-        value = _typed(data[section.start : section.end])
-        if section.code in (HEADER, PROPERTIES):
+    for code, encoded_value in sections_of(data):
+        value = _typed(encoded_value)
+        if code in (HEADER, PROPERTIES):
             fields = list(value[1])
             while fields and fields[-1] == ("NoneType", "None"):
                 del fields[-1]
             value = fields
-        if section.code == HEADER:
+        if code == HEADER:
             lives = len(value) > 2 and int(value[2][1]) > 0
-        if section.code == PROPERTIES and lives:  # the SDK looks at the clock
+        if code == PROPERTIES and lives:  # the SDK looks at the clock
             (kind, expiry), (other_kind, creation) = value[8:10]
             value[8:10] = [kind, other_kind, int(expiry) - int(creation)]
-        if section.code == DELIVERY_ANNOTATIONS:  # the SDK writes these last
-            sections.insert(0, (section.code, value))
+        if code == DELIVERY_ANNOTATIONS:  # the SDK writes these last
+            sections.insert(0, (code, value))
         else:
-            sections.append((section.code, value))
+            sections.append((code, value))
     return sorted(sections, key=lambda each: each[0])
 
 

@@ -12,13 +12,12 @@ import asyncio
 from typing import Final, Self
 
 from twinbus.amqp.composites import AmqpError
-from twinbus.amqp.decoding import decode_within
 from twinbus.client.answers import read_map
 from twinbus.client.connection import BusConnection
 from twinbus.client.links import Receiver, Sender, service_error
 from twinbus.errors import OperationTimeout, ServiceError, TwinbusError
 from twinbus.message.plain import Properties, encode_message, read_properties, value_section
-from twinbus.message.sections import APPLICATION_PROPERTIES, PROPERTIES, VALUE, read_sections
+from twinbus.message.sections import APPLICATION_PROPERTIES, PROPERTIES, VALUE, Outline
 
 ANSWER_DURATION_S_MAX: Final = 120.0
 NODES_MAX: Final = 64  # that stay open; a pattern may name thousands of entities
@@ -150,16 +149,14 @@ class _Answer:
         self.data = data
         self.correlation_id: object = None
         self.said: dict[object, object] = {}
-        self.body_at = self.body_end = 0
-        for section in read_sections(data):
-            if section.code == VALUE:
-                self.body_at, self.body_end = section.start, section.end
-            elif section.code in (PROPERTIES, APPLICATION_PROPERTIES):
-                value, _ = decode_within(data, section.start, section.end)
-                if section.code == PROPERTIES:
-                    self.correlation_id = read_properties(value).correlation_id
-                elif isinstance(value, dict):
-                    self.said = value
+        outline = Outline(data)
+        self.body_at, self.body_end = outline.borders(VALUE)
+        properties = outline.decoded(PROPERTIES)
+        if properties is not None:
+            self.correlation_id = read_properties(properties).correlation_id
+        said = outline.decoded(APPLICATION_PROPERTIES)
+        if isinstance(said, dict):
+            self.said = said
 
 
 def _refusal(said: dict[object, object]) -> ServiceError:

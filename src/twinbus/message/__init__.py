@@ -8,6 +8,8 @@ __all__ = [
     "message_id",
     "outgoing",
     "plain",
+    "producer_keys",
+    "property_fields",
     "scan",
     "sections",
     "short_scan",

@@ -15,44 +15,39 @@ from twinbus.amqp.encoding import encode_list, encode_string, encode_symbol, enc
 from twinbus.amqp.types import Timestamp
 from twinbus.entities.fields import Changes, Fields
 from twinbus.errors import RemoteProtocolError
+from twinbus.message import property_fields as fields_of
 from twinbus.message import wire_names
 from twinbus.message.field_values import duration_of, milliseconds_of, time_of, to_amqp, to_plain
 from twinbus.message.sections import (
     APPLICATION_PROPERTIES,
     PROPERTIES,
     Entries,
+    descriptor,
     encode_map_section,
     map_entries,
     split_entries,
 )
-from twinbus.message.stored import STORED_HEAD, STORED_HEAD_BYTES, STORED_VERSION
+from twinbus.message.stored import STORED_HEAD_BYTES, StoredOutline
 
-_PROPERTIES: Final = bytes((0x00, 0x53, PROPERTIES))
-_APPLICATION_PROPERTIES: Final = bytes((0x00, 0x53, APPLICATION_PROPERTIES))
+_PROPERTIES: Final = descriptor(PROPERTIES)
 _NULL: Final = b"\x40"
 _TIMESTAMP: Final = 0x83
 
 # Fields of the properties list that filters know, and where they stand in it.
 _PLACES: Final = {
-    "messageid": 0,
-    "to": 2,
-    "label": 3,
-    "replyto": 4,
-    "correlationid": 5,
-    "contenttype": 6,
-    "sessionid": 10,
-    "replytosessionid": 12,
+    "messageid": fields_of.MESSAGE_ID,
+    "to": fields_of.TO,
+    "label": fields_of.SUBJECT,
+    "replyto": fields_of.REPLY_TO,
+    "correlationid": fields_of.CORRELATION_ID,
+    "contenttype": fields_of.CONTENT_TYPE,
+    "sessionid": fields_of.GROUP_ID,
+    "replytosessionid": fields_of.REPLY_TO_GROUP_ID,
 }
 _NAMED: Final = tuple(_PLACES.items())
-_PROPERTY_COUNT: Final = 13
 _BY_PLACE: Final = [
-    next((name for name, place in _NAMED if place == index), "") for index in range(_PROPERTY_COUNT)
+    next((name for name, place in _NAMED if place == index), "") for index in range(fields_of.COUNT)
 ]
-_MESSAGE_ID: Final = 0
-_CONTENT_TYPE: Final = 6
-_ABSOLUTE_EXPIRY_TIME: Final = 8
-_CREATION_TIME: Final = 9
-_SESSION_ID: Final = 10
 
 _PARTITION_KEY: Final = wire_names.PARTITION_KEY.encode()
 _ANNOTATIONS: Final = {
@@ -89,42 +84,10 @@ class StoredMessageCodec:
         return uuid4()
 
 
-class _Outline:
-    """Where the parts of a stored message are."""
-
-    __slots__ = (
-        "annotation_count",
-        "application_end",
-        "bare_start",
-        "flags",
-        "priority",
-        "properties_end",
-        "ttl_ms",
-        "version",
-    )
-
-    def __init__(self, stored: bytes) -> None:
-        if len(stored) < STORED_HEAD_BYTES:
-            raise decode_error("stored message cut short")
-        head: tuple[int, int, int, int, int, int] = STORED_HEAD.unpack_from(stored)
-        self.version, self.flags, self.priority, self.annotation_count, size, self.ttl_ms = head
-        self.bare_start = STORED_HEAD_BYTES + size
-        at = self.bare_start
-        end = len(stored)
-        if self.version != STORED_VERSION or at > end:
-            raise decode_error("no stored message, or one cut short")
-        if stored.startswith(_PROPERTIES, at):
-            at = skip_within(stored, at, end)
-        self.properties_end = at
-        if stored.startswith(_APPLICATION_PROPERTIES, at):
-            at = skip_within(stored, at, end)
-        self.application_end = at
-
-
 # --- reading --------------------------------------------------------------------------------------
 def read_fields(stored: bytes) -> Fields:
     """What filters see of a message."""
-    outline = _Outline(stored)
+    outline = StoredOutline(stored)
     system: dict[str, object] = {"size": len(stored) - STORED_HEAD_BYTES}
     user: dict[str, object] = {}
     if outline.annotation_count:
@@ -144,7 +107,7 @@ def _read_properties(stored: bytes, at: int, end: int, system: dict[str, object]
     try:
         entries = Entries(stored, at, end)
         at = entries.start
-        for place in range(min(entries.count, _PROPERTY_COUNT)):
+        for place in range(min(entries.count, fields_of.COUNT)):
             if at < end and stored[at] == 0x40:
                 at += 1
                 continue
@@ -185,7 +148,7 @@ def _read_value(stored: bytes, at: int, end: int) -> tuple[object, int]:
     return decode_within(stored, at, end)
 
 
-def _read_annotations(stored: bytes, outline: _Outline, system: dict[str, object]) -> None:
+def _read_annotations(stored: bytes, outline: StoredOutline, system: dict[str, object]) -> None:
     try:
         entries = split_entries(
             stored, STORED_HEAD_BYTES, outline.bare_start, outline.annotation_count
@@ -218,7 +181,7 @@ def read_keys(stored: bytes) -> tuple[str | None, str | None, str | None]:
 
     Quicker than read_fields: looks at nothing else.
     """
-    outline = _Outline(stored)
+    outline = StoredOutline(stored)
     message_id: str | None = None
     session_id: str | None = None
     partition_key: str | None = None
@@ -229,10 +192,10 @@ def read_keys(stored: bytes) -> tuple[str | None, str | None, str | None]:
         if end > bare:
             entries = Entries(stored, bare + 3, end)
             at = entries.start
-            for place in range(min(entries.count, _SESSION_ID + 1)):
-                if place == _MESSAGE_ID:
+            for place in range(min(entries.count, fields_of.GROUP_ID + 1)):
+                if place == fields_of.MESSAGE_ID:
                     message_id = id_text(decode_within(stored, at, end)[0])
-                elif place == _SESSION_ID:
+                elif place == fields_of.GROUP_ID:
                     value = decode_within(stored, at, end)[0]
                     session_id = str(value) if isinstance(value, str) else None
                 at = skip_within(stored, at, end)
@@ -250,7 +213,7 @@ def read_keys(stored: bytes) -> tuple[str | None, str | None, str | None]:
 # --- writing --------------------------------------------------------------------------------------
 def rewrite(stored: bytes, changes: Changes) -> bytes:
     """The message with these changes; everything else in it stays as it is."""
-    outline = _Outline(stored)
+    outline = StoredOutline(stored)
     start = outline.bare_start
     ttl_ms = outline.ttl_ms
     if "timetolive" in changes.system:
@@ -268,9 +231,7 @@ def rewrite(stored: bytes, changes: Changes) -> bytes:
     application = stored[outline.properties_end : outline.application_end]
     if changes.user or changes.removed:
         application = _changed_application_properties(application, changes)
-    head = STORED_HEAD.pack(
-        outline.version, outline.flags, outline.priority, count, len(annotations), ttl_ms
-    )
+    head = outline.head(count, len(annotations), ttl_ms)
     return b"".join([head, annotations, properties, application, stored[outline.application_end :]])
 
 
@@ -286,18 +247,20 @@ def _changed_annotations(raw: bytes, count: int, changes: Changes) -> list[bytes
 
 def _changed_properties(section: bytes, changes: Changes, ttl_ms: int) -> bytes:
     elements = _elements(section)
-    elements += [_NULL] * (_PROPERTY_COUNT - len(elements))
+    elements += [_NULL] * (fields_of.COUNT - len(elements))
     for name, place in _NAMED:
         if name in changes.system:
             value = changes.system[name]
             if not isinstance(value, str):
                 elements[place] = _NULL
-            elif place == _CONTENT_TYPE:
+            elif place == fields_of.CONTENT_TYPE:
                 elements[place] = encode_symbol(value)
             else:
                 elements[place] = encode_string(value)
     if "timetolive" in changes.system:
-        elements[_ABSOLUTE_EXPIRY_TIME] = _expiry(elements[_CREATION_TIME], ttl_ms)
+        elements[fields_of.ABSOLUTE_EXPIRY_TIME] = _expiry(
+            elements[fields_of.CREATION_TIME], ttl_ms
+        )
     while elements and elements[-1] == _NULL:
         elements.pop()
     return _PROPERTIES + encode_list(elements)
@@ -320,7 +283,7 @@ def _elements(section: bytes) -> list[bytes]:
     try:
         entries = Entries(section, len(_PROPERTIES), end)
         at = entries.start
-        for _ in range(min(entries.count, _PROPERTY_COUNT)):
+        for _ in range(min(entries.count, fields_of.COUNT)):
             following = skip_within(section, at, end)
             found.append(section[at:following])
             at = following

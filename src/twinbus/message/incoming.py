@@ -13,7 +13,7 @@ from twinbus.message.limits import (
     check_properties_size,
 )
 from twinbus.message.message_id import MessageIds, has_message_id, only_message_id, with_message_id
-from twinbus.message.producer_keys import read_producer_key
+from twinbus.message.producer_keys import find_producer_key
 from twinbus.message.scan import Scanned, scan
 from twinbus.message.short_scan import PING_BYTES
 
@@ -53,9 +53,7 @@ def new_message(
         message.message_id = new_id.decode() or _id_text(scanned.message_id())
         message.session_id = scanned.group_id()
     if scanned.delivery_annotations:
-        key = scanned.delivery_annotation(wire_names.PRODUCER_KEY)
-        if key is not None:
-            message.producer_key = read_producer_key(key)
+        message.producer_key = find_producer_key(scanned.delivery_annotations)
     if len(data) <= PING_SIZE_BYTES_MAX:
         if PING_BYTES in data and scanned.content_type() == wire_names.PING_TYPE:
             message.producer_key = _PING

@@ -9,9 +9,9 @@ from typing import Final
 
 from twinbus.amqp.decoding import skip_within
 from twinbus.amqp.shapes import U32
-from twinbus.message.sections import PROPERTIES, Entries
+from twinbus.message.sections import PROPERTIES, Entries, descriptor
 
-_PROPERTIES: Final = bytes((0x00, 0x53, PROPERTIES))
+_PROPERTIES: Final = descriptor(PROPERTIES)
 _NO_ID: Final = (b"", b"\x40")  # nothing there, or null
 _LIST8: Final = 0xC0
 _LIST32: Final = 0xD0

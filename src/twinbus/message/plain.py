@@ -1,7 +1,7 @@
 """Messages built from Python values or read into them as a whole.
 
-For requests and replies ($cbs, $management), for batches, and for our own client.  The broker's way
-of a user's message is `message.py`, which does not decode.
+For requests and replies ($cbs, $management), for batches, and for our own client.  What the
+broker does with a user's message is in `scan.py`, which does not decode.
 """
 
 from typing import Final
@@ -21,6 +21,7 @@ from twinbus.amqp.fields import (
 from twinbus.amqp.shapes import U32
 from twinbus.amqp.types import Symbol, Timestamp
 from twinbus.limits import SECTIONS_MAX
+from twinbus.message.property_fields import COUNT
 from twinbus.message.sections import (
     APPLICATION_PROPERTIES,
     DATA,
@@ -30,8 +31,10 @@ from twinbus.message.sections import (
     PROPERTIES,
     SEQUENCE,
     VALUE,
-    read_section,
-    read_sections,
+    Outline,
+    binary_start,
+    descriptor,
+    usual_end,
 )
 
 BATCH_FORMAT: Final = 0x8001_3700  # message-format of a transfer that carries a batch
@@ -124,7 +127,7 @@ def _time(fields: Fields, index: int) -> int | None:
 
 def read_properties(value: object) -> Properties:
     """Properties from the section's decoded list."""
-    fields = Fields("properties", value, 13)
+    fields = Fields("properties", value, COUNT)
     return Properties(
         fields.value(0),
         fields.optional_binary(1),
@@ -177,49 +180,35 @@ class DecodedMessage:
 def decode_message(data: bytes) -> DecodedMessage:
     """Decode every section of a message."""
     message = DecodedMessage()
-    chunks: list[bytes] = []
-    elements: list[object] = []
-    seen: set[int] = set()
-    for section in read_sections(data):
-        code = section.code
-        value, _ = decode_within(data, section.start, section.end)
-        if code in seen and code not in (DATA, SEQUENCE):
-            raise decode_error("message section given twice")
-        seen.add(code)
-        if DATA <= code <= VALUE:
-            if message.body_section not in (0, code):
-                raise decode_error("message with bodies of two kinds")
-            message.body_section = code
-            if isinstance(value, bytes) and code == DATA:
-                chunks.append(value)
-            elif isinstance(value, list) and code == SEQUENCE:
-                elements += value
-            else:
-                message.body = value
-        elif code == HEADER:
-            fields = Fields("header", value, 5)
-            message.durable = fields.boolean(0)
-            message.priority = fields.number(1, 4, 255)
-            message.ttl_ms = fields.optional_number(2)
-            message.delivery_count = fields.number(4, 0)
-        elif code == PROPERTIES:
-            message.properties = read_properties(value)
-        elif isinstance(value, dict):
-            _set_map(message, code, value)
-    if message.body_section == DATA:
-        message.body = b"".join(chunks)
-    elif message.body_section == SEQUENCE:
-        message.body = elements
+    outline = Outline(data)
+    header = outline.decoded(HEADER)
+    if header is not None:
+        fields = Fields("header", header, 5)
+        message.durable = fields.boolean(0)
+        message.priority = fields.number(1, 4, 255)
+        message.ttl_ms = fields.optional_number(2)
+        message.delivery_count = fields.number(4, 0)
+    properties = outline.decoded(PROPERTIES)
+    if properties is not None:
+        message.properties = read_properties(properties)
+    message.delivery_annotations = _decoded_map(outline, DELIVERY_ANNOTATIONS)
+    message.annotations = _decoded_map(outline, MESSAGE_ANNOTATIONS)
+    message.application_properties = _decoded_map(outline, APPLICATION_PROPERTIES)
+    body = message.body_section = outline.body
+    values = [decode_within(data, start, end)[0] for start, end in outline.body_borders()]
+    if body == DATA:
+        message.body = b"".join([value for value in values if isinstance(value, bytes)])
+    elif body == SEQUENCE:
+        lists = [value for value in values if isinstance(value, list)]
+        message.body = [element for each in lists for element in each]
+    elif values:
+        message.body = values[0]
     return message
 
 
-def _set_map(message: DecodedMessage, code: int, value: dict[object, object]) -> None:
-    if code == MESSAGE_ANNOTATIONS:
-        message.annotations = value
-    elif code == APPLICATION_PROPERTIES:
-        message.application_properties = value
-    elif code == DELIVERY_ANNOTATIONS:
-        message.delivery_annotations = value
+def _decoded_map(outline: Outline, code: int) -> dict[object, object]:
+    value = outline.decoded(code)
+    return value if isinstance(value, dict) else {}
 
 
 # --- building ------------------------------------------------------------------------------------
@@ -238,12 +227,12 @@ def data_section(body: bytes) -> bytes:
 
 def value_section(value: object) -> bytes:
     """A body that is one AMQP value."""
-    return b"\x00\x53\x77" + encode_value(value)
+    return descriptor(VALUE) + encode_value(value)
 
 
 def sequence_section(values: list[object]) -> bytes:
     """A body that is a list of AMQP values."""
-    return b"\x00\x53\x76" + encode_value(values)
+    return descriptor(SEQUENCE) + encode_value(values)
 
 
 def listing_parts(values: dict[str, object], key: str, entries: list[bytes]) -> list[bytes]:
@@ -287,11 +276,11 @@ def encode_message(
         )
     if annotations:
         named = {Symbol(name): value for name, value in annotations.items()}
-        parts.append(b"\x00\x53\x72" + encode_value(named))
+        parts.append(descriptor(MESSAGE_ANNOTATIONS) + encode_value(named))
     if properties is not None:
         parts.append(properties.encode())
     if application_properties:
-        parts.append(b"\x00\x53\x74" + encode_value(application_properties))
+        parts.append(descriptor(APPLICATION_PROPERTIES) + encode_value(application_properties))
     parts.append(body)
     return b"".join(parts)
 
@@ -326,32 +315,19 @@ def split_batch(data: bytes) -> list[bytes]:
     messages: list[bytes] = []
     at = 0
     end = len(data)
-    envelope = 0  # sections that are no messages: a handful at most
     while at < end:
-        start = at + 3
-        if end - at < 8 or data[at] or data[at + 1] != 0x53 or data[at + 2] != DATA:
-            section = read_section(data, at)
-            start = section.start
-            at = section.end
-            if section.code in (SEQUENCE, VALUE):
-                raise decode_error("batch with a body that is not data")
-            if section.code != DATA:
-                envelope += 1
-                if envelope > 6:
-                    raise decode_error("too many sections")
-                continue
-        if data[start] == 0xB0:
-            size: int = U32.unpack_from(data, start + 1)[0]
-            start += 5
-        elif data[start] == 0xA0:
-            size = data[start + 1]
-            start += 2
-        else:
-            raise decode_error("data section without binary")
-        at = start + size
-        if at > end:
+        following = usual_end(data, at)
+        if not following or data[at + 2] != DATA:
+            break
+        if following > end:
             raise decode_error("data section longer than the batch")
         if len(messages) >= SECTIONS_MAX:
             raise decode_error("too many messages in a batch")
-        messages.append(data[start:at])
-    return messages
+        messages.append(data[binary_start(data, at + 3) : following])
+        at = following
+    if at == end:
+        return messages
+    outline = Outline(data)  # it says something about itself, or has another form
+    if outline.body in (SEQUENCE, VALUE):
+        raise decode_error("batch with a body that is not data")
+    return [data[binary_start(data, start) : stop] for start, stop in outline.body_borders()]

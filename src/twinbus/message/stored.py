@@ -16,7 +16,7 @@ packed, then `bare` untouched; the body is never decoded.
 from struct import Struct
 from typing import Final
 
-from twinbus.amqp.decoding import decode_error, skip_value
+from twinbus.amqp.decoding import decode_error, skip_within
 from twinbus.amqp.encoding import encode_string, encode_symbol, encode_uint, encode_value
 from twinbus.amqp.types import Int
 from twinbus.errors import RemoteProtocolError
@@ -26,15 +26,18 @@ from twinbus.message.sections import (
     DELIVERY_ANNOTATIONS,
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
+    descriptor,
     encode_map_section,
     map_entries,
 )
 
-STORED_VERSION: Final = 1
-DURABLE: Final = 1
+_VERSION: Final = 1
+_DURABLE: Final = 1
+_HEAD: Final = Struct(">BBBIIq")
+STORED_HEAD_BYTES: Final = _HEAD.size
 
-STORED_HEAD: Final = Struct(">BBBIIq")
-STORED_HEAD_BYTES: Final = STORED_HEAD.size
+_PROPERTIES: Final = descriptor(PROPERTIES)
+_APPLICATION_PROPERTIES: Final = descriptor(APPLICATION_PROPERTIES)
 
 TTL_UINT_MAX: Final = 0xFFFF_FFFF
 
@@ -69,10 +72,46 @@ def encode_stored(
     bare: bytes,
 ) -> bytes:
     """The stored form.  The small parts first: the body is then copied once."""
-    head = STORED_HEAD.pack(
-        STORED_VERSION, DURABLE if durable else 0, priority, element_count, len(annotations), ttl_ms
+    head = _HEAD.pack(
+        _VERSION, _DURABLE if durable else 0, priority, element_count, len(annotations), ttl_ms
     )
     return head + annotations + properties + bare
+
+
+class StoredOutline:
+    """Where the parts of a stored message are; RemoteProtocolError if it is none."""
+
+    __slots__ = (
+        "_flags",
+        "_priority",
+        "annotation_count",
+        "application_end",
+        "bare_start",
+        "properties_end",
+        "ttl_ms",
+    )
+
+    def __init__(self, stored: bytes) -> None:
+        if len(stored) < STORED_HEAD_BYTES:
+            raise decode_error("stored message cut short")
+        head: tuple[int, int, int, int, int, int] = _HEAD.unpack_from(stored)
+        version, self._flags, self._priority, self.annotation_count, size, self.ttl_ms = head
+        end = len(stored)
+        at = self.bare_start = STORED_HEAD_BYTES + size
+        if version != _VERSION or at > end:
+            raise decode_error("no stored message, or one cut short")
+        if stored.startswith(_PROPERTIES, at):
+            at = skip_within(stored, at, end)
+        self.properties_end = at
+        if stored.startswith(_APPLICATION_PROPERTIES, at):
+            at = skip_within(stored, at, end)
+        self.application_end = at
+
+    def head(self, annotation_count: int, annotation_bytes: int, ttl_ms: int) -> bytes:
+        """The head of the message with other annotations and another time to live."""
+        return _HEAD.pack(
+            _VERSION, self._flags, self._priority, annotation_count, annotation_bytes, ttl_ms
+        )
 
 
 # The start of the header section and the annotations' count and size, by the stored head.  Messages
@@ -85,13 +124,13 @@ _HEADS_MAX: Final = 1_024
 def _learn_head(raw: bytes) -> _Head:
     if len(raw) < STORED_HEAD_BYTES:
         raise decode_error("stored message cut short")
-    version, flags, priority, count, size, ttl_ms = STORED_HEAD.unpack(raw)
-    if version != STORED_VERSION:
+    version, flags, priority, count, size, ttl_ms = _HEAD.unpack(raw)
+    if version != _VERSION:
         raise decode_error(f"stored message of unknown version {version}")
     ttl = b"\x40"
     if ttl_ms >= 0:
         ttl = encode_uint(min(ttl_ms, TTL_UINT_MAX))
-    body = bytes((5, 0x41 if flags & DURABLE else 0x42, 0x50, priority)) + ttl
+    body = bytes((5, 0x41 if flags & _DURABLE else 0x42, 0x50, priority)) + ttl
     # first-acquirer and delivery-count follow: six bytes more
     known = (b"\x00\x53\x70\xc0" + bytes((len(body) + 6,)) + body, count, size)
     if len(_heads) >= _HEADS_MAX:
@@ -165,9 +204,8 @@ def encode_delivered(
         parts.append(encode_map_section(DELIVERY_ANNOTATIONS, 2, entry))
     bare_start = STORED_HEAD_BYTES + head[2]
     parts += [broker[_HEADER_END_BYTES:], extra, stored[STORED_HEAD_BYTES:bare_start]]
-    bare = stored[bare_start:]
     changes = _changes(overlay_properties, dead_letter_reason, dead_letter_description)
-    parts.append(merge_application_properties(bare, changes) if changes else bare)
+    parts.append(_with_properties(stored, changes) if changes else stored[bare_start:])
     return b"".join(parts)
 
 
@@ -237,24 +275,21 @@ def _changes(
     return changes
 
 
-def merge_application_properties(bare: bytes, changes: dict[bytes, bytes]) -> bytes:
-    """`bare` with application properties set; the other sections stay as they are.
+def _with_properties(stored: bytes, changes: dict[bytes, bytes]) -> bytes:
+    """The bare message with application properties set; the other sections stay as they are.
 
     Properties nobody can read (the sender's map is malformed) give way to the changes.
     """
-    start = 0
-    if bare[:3] == bytes((0x00, 0x53, PROPERTIES)):
-        start = skip_value(bare, 0)
-    end = start
+    outline = StoredOutline(stored)
+    start, end = outline.properties_end, outline.application_end
     entries: list[bytes] = []
-    if bare[start : start + 3] == bytes((0x00, 0x53, APPLICATION_PROPERTIES)):
-        end = skip_value(bare, start)
+    if start < end:
         try:
-            for name, entry in map_entries(bare, start + 3, end):
+            for name, entry in map_entries(stored, start + len(_APPLICATION_PROPERTIES), end):
                 if name not in changes:
                     entries.append(entry)
         except RemoteProtocolError:
             entries = []
     entries += changes.values()
     section = encode_map_section(APPLICATION_PROPERTIES, 2 * len(entries), b"".join(entries))
-    return bare[:start] + section + bare[end:]
+    return stored[outline.bare_start : start] + section + stored[end:]

@@ -13,7 +13,8 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from twinbus.pairing.stamps import CAN_APPEND, DATA, section_of, with_stamp
+from twinbus.message.producer_keys import key_section
+from twinbus.pairing.stamps import CAN_APPEND, DATA, with_stamp
 
 # The most that a stamp adds to a message: section, map and annotation's name, a key of 48
 # characters, and what the batch itself needs for a message that got longer.
@@ -107,7 +108,9 @@ def stamped_batch(
     # well would cost a quarter more; this is what it would have written, at the same place.
     stamped = copy.copy(batch)
     encoded = batch._message  # noqa: SLF001
-    messages = [message + section_of(key) for message, key in zip(encoded[DATA], keys, strict=True)]
+    messages = [
+        message + key_section(key) for message, key in zip(encoded[DATA], keys, strict=True)
+    ]
     grown = sum(map(len, messages)) - sum(map(len, encoded[DATA]))
     # A message of 256 bytes or more needs three bytes more in the batch than a short one.
     size_bytes = batch.size_in_bytes + grown + 3 * len(messages)

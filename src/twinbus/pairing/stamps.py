@@ -10,11 +10,10 @@ from typing import Final
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
+from twinbus.message.producer_keys import key_section
 from twinbus.pairing.producer_keys import STAMP
 
 DATA: Final = 5  # of the SDK's encoded batch: the messages
-
-_NAME: Final = STAMP.encode()
 
 
 def with_stamp(message: AmqpAnnotatedMessage, key: str) -> AmqpAnnotatedMessage:
@@ -24,20 +23,12 @@ def with_stamp(message: AmqpAnnotatedMessage, key: str) -> AmqpAnnotatedMessage:
     return stamped
 
 
-def section_of(key: str) -> bytes:
-    """The section of delivery annotations with this one, as AMQP 1.0 §3.2.2 has it."""
-    text = key.encode()
-    # A map of two items, the name (sym8) and the key (str8-utf8).
-    items = b"\x02\xa3%c%b\xa1%c%b" % (len(_NAME), _NAME, len(text), text)
-    return b"\x00\x53\x71\xc1%c%b" % (len(items), items)
-
-
 def _can_append() -> bool:
     """Whether the installed SDK encodes batches and annotations as expected."""
     message = AmqpAnnotatedMessage(data_body=b"body", properties={"message_id": "id"})
     try:
         expected = _encoded(with_stamp(message, "producer/1"))
-        return _encoded(message) + section_of("producer/1") == expected
+        return _encoded(message) + key_section("producer/1") == expected
     except (AttributeError, IndexError, TypeError):
         return False
 

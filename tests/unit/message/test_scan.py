@@ -32,7 +32,7 @@ from twinbus.message.plain import (
 )
 from twinbus.message.scan import Scanned, scan
 from twinbus.message.sections import DATA, SEQUENCE, VALUE
-from twinbus.message.stored import encode_delivered, merge_application_properties
+from twinbus.message.stored import encode_delivered
 
 HEADER, DELIVERY_ANNOTATIONS, ANNOTATIONS, PROPERTIES = 0x70, 0x71, 0x72, 0x73
 APPLICATION_PROPERTIES, FOOTER = 0x74, 0x78
@@ -424,10 +424,8 @@ def test_properties_nobody_can_read_give_way() -> None:
 
 
 def test_merging_into_nothing() -> None:
-    changes = {b"k": encode_value("k") + encode_value(1)}
-    assert decode_message(merge_application_properties(b"", changes)).application_properties == {
-        "k": 1
-    }
+    data = encode_delivered(scan(b"").stored(), 1, 2, 0, 4, 0, encode_value({"k": 1}))
+    assert decode_message(data).application_properties == {"k": 1}
 
 
 def test_stored_forms_of_another_version_are_refused() -> None:

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Final
 
-from twinbus.amqp.decoding import decode_error, decode_within
+from twinbus.amqp.decoding import decode_error
 from twinbus.message import wire_names
 from twinbus.message.plain import read_properties
-from twinbus.message.sections import MESSAGE_ANNOTATIONS, PROPERTIES, read_section
+from twinbus.message.sections import MESSAGE_ANNOTATIONS, PROPERTIES, Outline
 
 _DEFERRED: Final = 1
 _SCHEDULED: Final = 2
@@ -30,13 +30,13 @@ class Peeked:
 
     @property
     def session_id(self) -> str | None:
-        properties = _section(self.data, PROPERTIES)
+        properties = Outline(self.data).decoded(PROPERTIES)
         return None if properties is None else read_properties(properties).group_id
 
 
 def read_peeked(data: bytes) -> Peeked:
     """Raises RemoteProtocolError when the bus has not told the sequence number."""
-    annotations = _section(data, MESSAGE_ANNOTATIONS)
+    annotations = Outline(data).decoded(MESSAGE_ANNOTATIONS)
     if not isinstance(annotations, dict):
         raise decode_error("a peeked message without annotations")
     number = annotations.get(wire_names.SEQUENCE_NUMBER)
@@ -44,14 +44,3 @@ def read_peeked(data: bytes) -> Peeked:
     if not isinstance(number, int) or not isinstance(state, int):
         raise decode_error("a peeked message without a sequence number")
     return Peeked(data, int(number), int(state))
-
-
-def _section(data: bytes, code: int) -> object:
-    """The value of the first section of this kind; None when there is none."""
-    at = 0
-    while at < len(data):
-        section = read_section(data, at)
-        if section.code == code:
-            return decode_within(data, section.start, section.end)[0]
-        at = section.end
-    return None

@@ -17,25 +17,12 @@ chunk stays within one run of 4,096 numbers, which lead to one partition (entiti
 from hashlib import blake2b
 from typing import Final
 
-from twinbus.amqp.encoding import encode_string, encode_symbol
 from twinbus.entities.arrivals import PASSING
 from twinbus.entities.partitions import NO_PARTITION, NUMBERED_RUN, hash_key
-from twinbus.limits import PRODUCER_KEY_CHARS_MAX
-from twinbus.message import wire_names
-from twinbus.message.sections import DELIVERY_ANNOTATIONS, encode_map_section
+from twinbus.message.producer_keys import key_fault, key_section
 
 CHUNK_COUNT_MAX: Final = NUMBERED_RUN - 1
 CHUNK_SIZE_BYTES_MAX: Final = 8 * 1024 * 1024
-
-_PRODUCER_KEY: Final = encode_symbol(wire_names.PRODUCER_KEY)
-# Of a short map with the key in it, but for the key: its count, the name, and a text's head.
-_ENTRY_BYTES: Final = 1 + len(_PRODUCER_KEY) + 2
-# The section up to the key, by the key's length.
-_STAMP_HEADS: Final = [
-    b"\x00\x53\x71\xc1%c\x02%b\xa1%c" % (_ENTRY_BYTES + size, _PRODUCER_KEY, size)
-    for size in range(PRODUCER_KEY_CHARS_MAX + 1)
-]
-_NUMBER_DIGITS_MAX: Final = 18  # what the bus takes: a sequence number has as many
 
 
 class Outgoing:
@@ -153,16 +140,8 @@ def fault_of(key: str | None) -> str | None:
     """What is wrong with a row's own key; None if nothing is."""
     if key is None:
         return "the producer key is null"
-    if len(key) > PRODUCER_KEY_CHARS_MAX:
-        return f"the producer key has {len(key)} characters, {PRODUCER_KEY_CHARS_MAX} are allowed"
-    producer, _, digits = key.rpartition("/")
-    is_number = digits.isascii() and digits.isdecimal() and len(digits) <= _NUMBER_DIGITS_MAX
-    if not producer or not is_number or int(digits) == 0:
-        return (
-            f"the producer key '{key[:64]}' is not of the form '<producer>/<number>' with a number "
-            "from 1 on"
-        )
-    return None
+    fault = key_fault(key)
+    return f"the producer key {fault}" if fault else None
 
 
 def block_of(key: str) -> tuple[str, int]:
@@ -176,12 +155,7 @@ def stamped(data: bytes, key: str) -> bytes:
 
     Last, where the official SDK has its delivery annotations, too: nothing has to be taken apart.
     """
-    raw = key.encode()
-    size = len(raw)
-    if size > PRODUCER_KEY_CHARS_MAX:  # beyond ASCII; every other key fits into a short map
-        entry = _PRODUCER_KEY + encode_string(key)
-        return data + encode_map_section(DELIVERY_ANNOTATIONS, 2, entry)
-    return b"".join([data, _STAMP_HEADS[size], raw])
+    return data + key_section(key)
 
 
 def _checksum(chunk: list[Outgoing]) -> str:

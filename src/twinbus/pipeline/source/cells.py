@@ -20,26 +20,23 @@ from typing import Final
 
 from twinbus.amqp.decoding import decode_within
 from twinbus.amqp.encoding import encode_symbol
-from twinbus.amqp.shapes import U32
-from twinbus.message import wire_names
+from twinbus.message import property_fields, wire_names
 from twinbus.message.sections import (
     APPLICATION_PROPERTIES,
     DATA,
     HEADER,
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
+    Outline,
+    binary_start,
+    place_of,
 )
 from twinbus.message.stored import TTL_UINT_MAX
 from twinbus.pipeline.source.decoding import (
     NOTHING_OWN,
-    PLACE_COUNT,
-    SEQUENCE_AT,
     UNREADABLE,
-    VALUE_AT,
     Own,
-    Places,
     find_entries,
-    find_places,
     read_annotations,
     read_body,
     read_header,
@@ -52,10 +49,11 @@ from twinbus.pipeline.source.texts import text_of
 
 Values = list[object]
 
-_ANNOTATIONS_AT: Final = 2 * (MESSAGE_ANNOTATIONS - HEADER)
-_PROPERTIES_AT: Final = 2 * (PROPERTIES - HEADER)
-_APPLICATION_AT: Final = 2 * (APPLICATION_PROPERTIES - HEADER)
-_DATA_AT: Final = 2 * (DATA - HEADER)
+_HEADER_AT: Final = place_of(HEADER)
+_ANNOTATIONS_AT: Final = place_of(MESSAGE_ANNOTATIONS)
+_PROPERTIES_AT: Final = place_of(PROPERTIES)
+_APPLICATION_AT: Final = place_of(APPLICATION_PROPERTIES)
+_DATA_AT: Final = place_of(DATA)
 
 # The annotations as our broker begins them: a map32, then three keys, each with a number.
 _MAP32: Final = 0xD1
@@ -74,14 +72,14 @@ _REMEMBERED_BYTES_MAX: Final = 256
 
 # Columns by the section they come from.
 _PROPERTY_COLUMNS: Final[Mapping[str, int]] = {
-    "message_id": 0,
-    "to": 2,
-    "subject": 3,
-    "reply_to": 4,
-    "correlation_id": 5,
-    "content_type": 6,
-    "session_id": 10,
-    "reply_to_session_id": 12,
+    "message_id": property_fields.MESSAGE_ID,
+    "to": property_fields.TO,
+    "subject": property_fields.SUBJECT,
+    "reply_to": property_fields.REPLY_TO,
+    "correlation_id": property_fields.CORRELATION_ID,
+    "content_type": property_fields.CONTENT_TYPE,
+    "session_id": property_fields.GROUP_ID,
+    "reply_to_session_id": property_fields.REPLY_TO_GROUP_ID,
 }
 _HEADER_COLUMNS: Final = {"time_to_live_ms", "expires_at", "delivery_count"}
 _APPLICATION_COLUMNS: Final = {
@@ -200,48 +198,27 @@ class Cells:
 
     def add(self, encoded: bytes) -> None:
         """One more row, unless it is none of the wanted ones."""
-        places = [0] * PLACE_COUNT
-        more: list[tuple[int, int]] = []
-        at = 0
-        end = len(encoded)
-        while end - at > 8:  # the short way: sections with short descriptors, in any order
-            place = 2 * (encoded[at + 2] - HEADER)
-            form = encoded[at + 3] & 0xF0
-            if encoded[at] or encoded[at + 1] != 0x53 or not 0 <= place < PLACE_COUNT:
-                break
-            if form == 0xA0 or form == 0xC0:
-                following = at + 5 + encoded[at + 4]
-            elif form == 0xB0 or form == 0xD0:
-                following = at + 8 + _size32(encoded, at + 4)
-            else:
-                break
-            if not places[place]:
-                places[place] = at + 3
-                places[place + 1] = following
-            elif place in (_DATA_AT, SEQUENCE_AT):
-                more.append((at + 3, following))
-            else:
-                break
-            at = following
-        if at != end:
-            places, more = find_places(encoded)
-
+        try:
+            outline = Outline(encoded)
+        except UNREADABLE:
+            outline = Outline(b"")
+        places = outline.places
         if self._needs_annotations and not self._add_annotations(
             encoded, places[_ANNOTATIONS_AT], places[_ANNOTATIONS_AT + 1]
         ):
             return
-        if self._needs_header and places[0]:
+        if self._needs_header and places[_HEADER_AT]:
             self._add_header(encoded, places)
         if self._fields and places[_PROPERTIES_AT]:
             self._add_properties(encoded, places[_PROPERTIES_AT], places[_PROPERTIES_AT + 1])
         if self._needs_application:
             self._add_application(encoded, places[_APPLICATION_AT], places[_APPLICATION_AT + 1])
         if self._needs_body:
-            self._add_body(encoded, places, more)
+            self._add_body(outline)
         if self._needs_amqp:
             self._amqp.append(encoded)
         self.row_count += 1
-        self.size_bytes += end
+        self.size_bytes += len(encoded)
 
     def _add_annotations(self, encoded: bytes, at: int, end: int) -> bool:
         """What the broker says of it; False if it is none of the wanted."""
@@ -294,8 +271,8 @@ class Cells:
         if source is not None:
             _put(self._sources, row, source)
 
-    def _add_header(self, encoded: bytes, places: Places) -> None:
-        raw = encoded[places[0] : places[1]]
+    def _add_header(self, encoded: bytes, places: list[int]) -> None:
+        raw = encoded[places[_HEADER_AT] : places[_HEADER_AT + 1]]
         known = self._headers.get(raw)
         if known is None:
             known = read_header(raw)
@@ -358,18 +335,19 @@ class Cells:
                     _put(self._descriptions, self.row_count, values[place])
         self.map_ends.append(len(keys))
 
-    def _add_body(self, encoded: bytes, places: Places, more: list[tuple[int, int]]) -> None:
+    def _add_body(self, outline: Outline) -> None:
         body: bytes | None = None
         kind: str | None = None
-        at = places[_DATA_AT]
-        if at:
+        if outline.body == DATA:
             kind = "data"
-            body = encoded[at + (2 if encoded[at] == 0xA0 else 5) : places[_DATA_AT + 1]]
-            for start, end in more:
-                body += encoded[start + (2 if encoded[start] == 0xA0 else 5) : end]
-        elif places[VALUE_AT] or places[SEQUENCE_AT]:
+            encoded = outline.data
+            at = outline.places[_DATA_AT]
+            body = encoded[binary_start(encoded, at) : outline.places[_DATA_AT + 1]]
+            for start, end in outline.more:
+                body += encoded[binary_start(encoded, start) : end]
+        elif outline.body:
             try:
-                body, kind = read_body(encoded, places, more)
+                body, kind = read_body(outline)
             except UNREADABLE:
                 body = kind = None
         self._bodies.append(body)
@@ -385,8 +363,3 @@ def _put(values: Values, row: int, value: object, default: object = None) -> Non
         values[row] = value  # said twice: the last word counts
     else:
         values.append(value)
-
-
-def _size32(encoded: bytes, at: int) -> int:
-    size: int = U32.unpack_from(encoded, at)[0]
-    return size

@@ -12,27 +12,11 @@ from typing import Final
 from twinbus.amqp.decoding import decode_within, skip_within
 from twinbus.errors import RemoteProtocolError
 from twinbus.message import wire_names
-from twinbus.message.scan import list_field
-from twinbus.message.sections import (
-    DATA,
-    FOOTER,
-    HEADER,
-    SEQUENCE,
-    VALUE,
-    Entries,
-    entry_name,
-    read_sections,
-)
+from twinbus.message.scan import list_field, ttl_from_times
+from twinbus.message.sections import VALUE, Entries, Outline, entry_name
 from twinbus.pipeline.source.texts import json_of, text_of
 
 UNREADABLE: Final = (RemoteProtocolError, UnicodeDecodeError, IndexError, StructError)
-
-# Where the value of each section begins and ends, by its descriptor; 0: there is none.
-Places = list[int]
-PLACE_COUNT: Final = 2 * (FOOTER - HEADER + 1)
-SEQUENCE_AT: Final = 2 * (SEQUENCE - HEADER)
-VALUE_AT: Final = 2 * (VALUE - HEADER)
-_BODY: Final = (DATA, SEQUENCE)
 
 # What senders and brokers say in annotations besides the numbers: partition key, scheduled time,
 # state, dead-letter source.
@@ -43,31 +27,10 @@ _STATES: Final[Mapping[object, str]] = {0: "active", 1: "deferred", 2: "schedule
 # A column holds no more, whatever a sender claims.
 _INT_MAX: Final = (1 << 31) - 1
 _LONG_END: Final = 1 << 63
-_TTL_MS_MAX: Final = 1 << 62
 
-_EXPIRY_TIME: Final = 8
-_CREATION_TIME: Final = 9
 # Whole numbers by their constructor; small ones are read in place, and others are rare.
 _WHOLE: Final = {0x71: Struct(">i"), 0x81: Struct(">q")}
 _TRUTHS: Final = ("false", "true")
-
-
-def find_places(encoded: bytes) -> tuple[Places, list[tuple[int, int]]]:
-    """The sections of a message in any form, and the second and later ones of a body in parts."""
-    places = [0] * PLACE_COUNT
-    more: list[tuple[int, int]] = []
-    try:
-        sections = read_sections(encoded)
-    except UNREADABLE:
-        return places, more
-    for section in sections:
-        place = 2 * (section.code - HEADER)
-        if not places[place]:
-            places[place] = section.start
-            places[place + 1] = section.end
-        elif section.code in _BODY:
-            more.append((section.start, section.end))
-    return places, more
 
 
 def read_header(raw: bytes) -> tuple[int | None, int]:
@@ -84,15 +47,12 @@ def read_header(raw: bytes) -> tuple[int | None, int]:
 
 
 def ttl_of_times(encoded: bytes, at: int, end: int) -> int | None:
-    """Absolute expiry time less creation time: how a time to live beyond 49 days is told."""
+    """What the properties say of the time to live; None if they say nothing readable."""
     try:
-        expiry = list_field(encoded, at, end, _EXPIRY_TIME) if at else None
-        creation = list_field(encoded, at, end, _CREATION_TIME) if at else None
+        ttl_ms = ttl_from_times(encoded, at, end) if at else -1
     except UNREADABLE:
         return None
-    if isinstance(expiry, int) and isinstance(creation, int):
-        return max(0, min(expiry - creation, _TTL_MS_MAX))
-    return None
+    return None if ttl_ms < 0 else ttl_ms
 
 
 def read_annotations(
@@ -192,17 +152,13 @@ def read_texts(
         raise IndexError("a map ends elsewhere than its size says")
 
 
-def read_body(encoded: bytes, places: Places, more: list[tuple[int, int]]) -> tuple[bytes, str]:
+def read_body(outline: Outline) -> tuple[bytes, str]:
     """A value or sequence as bytes, and which it was."""
-    at = places[VALUE_AT]
-    if at:
-        value, _ = decode_within(encoded, at, places[VALUE_AT + 1])
+    values = [decode_within(outline.data, start, end)[0] for start, end in outline.body_borders()]
+    if outline.body == VALUE:
+        value = values[0]
         if isinstance(value, str):
             return value.encode("utf-8", "replace"), "value"
         return bytes(value) if isinstance(value, bytes) else json_of(value), "value"
-    elements: list[object] = []
-    for start, end in [(places[SEQUENCE_AT], places[SEQUENCE_AT + 1]), *more]:
-        part, _ = decode_within(encoded, start, end)
-        if isinstance(part, list):
-            elements += part
-    return json_of(elements), "sequence"
+    lists = [value for value in values if isinstance(value, list)]
+    return json_of([element for each in lists for element in each]), "sequence"

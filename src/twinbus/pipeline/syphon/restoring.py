@@ -24,7 +24,7 @@ from twinbus.amqp.shapes import WIDTHS
 from twinbus.amqp.types import Described
 from twinbus.entities.partitions import COUNTER_BITS
 from twinbus.errors import RemoteProtocolError
-from twinbus.message import wire_names
+from twinbus.message import property_fields, wire_names
 from twinbus.message.sections import (
     APPLICATION_PROPERTIES,
     DELIVERY_ANNOTATIONS,
@@ -35,9 +35,10 @@ from twinbus.message.sections import (
     SEQUENCE,
     VALUE,
     Entries,
+    Outline,
+    descriptor,
     encode_map_section,
     entry_name,
-    read_section,
 )
 from twinbus.pairing import rules
 from twinbus.pairing.errors import UnrestorableMessageError
@@ -51,21 +52,12 @@ _SEQUENCE_NUMBER: Final = wire_names.SEQUENCE_NUMBER.encode()
 _ENQUEUED: Final = wire_names.ENQUEUED_TIME.encode()
 _PARTITION_KEY: Final = wire_names.PARTITION_KEY.encode()
 _TIMESPAN: Final = rules.TIMESPAN.decode()
-# The sections of which there is one; all others are the body.
-_SINGLE: Final = (
-    *(HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS),
-    *(PROPERTIES, APPLICATION_PROPERTIES, FOOTER),
-)
 _NULL: Final = b"\x40"
 _COUNTER: Final = (1 << COUNTER_BITS) - 1  # of a sequence number, without its partition
 
-# The fields of the properties, in their order.
 _EXPIRY: Final = "absolute_expiry_time"
 _CREATION: Final = "creation_time"
-_FIELDS: Final = (
-    *("message_id", "user_id", "to", "subject", "reply_to", "correlation_id", "content_type"),
-    *("content_encoding", _EXPIRY, _CREATION, "group_id", "group_sequence", "reply_to_group_id"),
-)
+_FIELDS: Final = property_fields.NAMES
 # From the first to the last that the rules write.
 _MOVED: Final = [_FIELDS.index(rule.field) for rule in rules.RULES if rule.field in _FIELDS]
 _FIRST: Final = min(_MOVED)
@@ -96,56 +88,34 @@ class RestoredBytes:
     key: str | None  # its producer key, which the delivery annotation carries
 
 
-class _Parts:
-    """The sections of a message in the backlog, found but not decoded."""
+def _entries_of(outline: Outline, code: int) -> list[_Entry]:
+    """Name and raw key and value of each entry of a map, and where in them the value begins.
 
-    __slots__ = ("body", "data", "places")
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.places = dict.fromkeys(_SINGLE, (0, 0))  # where each begins and ends; 0, 0 = not there
-        self.body: list[tuple[int, int, int]] = []  # code, where its value begins, and ends
-        at, end = 0, len(data)
-        while at < end:
-            if end - at > 3 and data[at] == 0 and data[at + 1] == 0x53:
-                code, start = data[at + 2], at + 3
-                at = skip_within(data, start, end)
-            else:
-                section = read_section(data, at)
-                code, start, at = section.code, section.start, section.end
-            if code in _SINGLE:
-                self.places[code] = (start, at)
-            else:
-                self.body.append((code, start, at))
-
-    def entries(self, code: int) -> list[_Entry]:
-        """Name and raw key and value of each entry of a map, and where in them the value begins.
-
-        As `sections.map_entries`, with a short way for what nearly all entries are.
-        """
-        start, end = self.places[code]
-        if not end:
-            return []
-        data = self.data
-        entries = Entries(data, start, end)
-        at = entries.start
-        found: list[_Entry] = []
-        for _ in range(entries.count >> 1):
-            if data[at] in _SHORT_TEXTS:
-                middle = at + 2 + data[at + 1]
-                name = data[at + 2 : middle]
-            else:
-                middle = skip_within(data, at, end)
-                name = entry_name(data, at, middle)
-            if middle >= end:
-                raise decode_error("map ends within an entry")
-            width = WIDTHS[data[middle]]
-            stop = middle + 1 + width if width <= 16 else skip_within(data, middle, end)
-            found.append((name, data[at:stop], middle - at))
-            at = stop
-        if at != end or entries.count & 1:
-            raise decode_error("map that does not end where its size says")
-        return found
+    As `sections.map_entries`, with a short way for what nearly all entries are.
+    """
+    start, end = outline.borders(code)
+    if not end:
+        return []
+    data = outline.data
+    entries = Entries(data, start, end)
+    at = entries.start
+    found: list[_Entry] = []
+    for _ in range(entries.count >> 1):
+        if data[at] in _SHORT_TEXTS:
+            middle = at + 2 + data[at + 1]
+            name = data[at + 2 : middle]
+        else:
+            middle = skip_within(data, at, end)
+            name = entry_name(data, at, middle)
+        if middle >= end:
+            raise decode_error("map ends within an entry")
+        width = WIDTHS[data[middle]]
+        stop = middle + 1 + width if width <= 16 else skip_within(data, middle, end)
+        found.append((name, data[at:stop], middle - at))
+        at = stop
+    if at != end or entries.count & 1:
+        raise decode_error("map that does not end where its size says")
+    return found
 
 
 def restore_bytes(
@@ -161,7 +131,7 @@ def restore_bytes(
     Raises UnrestorableMessageError for what is no message of a pair, damaged or expired.
     """
     try:
-        return _restored(_Parts(data), now_ms, time_to_live, position)
+        return _restored(Outline(data), now_ms, time_to_live, position)
     except TypesError as error:
         raise rules.does_not_fit(error) from error
     except (RemoteProtocolError, IndexError) as error:
@@ -170,19 +140,18 @@ def restore_bytes(
 
 def sequence_number_of(data: bytes) -> int:
     """The number that the broker has put on a message; 0 if there is none."""
-    parts = _Parts(data)
-    for entry in parts.entries(MESSAGE_ANNOTATIONS):
+    for entry in _entries_of(Outline(data), MESSAGE_ANNOTATIONS):
         if entry[0] == _SEQUENCE_NUMBER:
             return _number(_value(entry))
     return 0
 
 
 def _restored(
-    parts: _Parts, now_ms: int, mode: RestoredTimeToLive, position: str | None
+    outline: Outline, now_ms: int, mode: RestoredTimeToLive, position: str | None
 ) -> RestoredBytes:
     given: dict[str, object] = {}
     others: list[_Entry] = []
-    for entry in parts.entries(APPLICATION_PROPERTIES):
+    for entry in _entries_of(outline, APPLICATION_PROPERTIES):
         name = _RESERVED.get(entry[0])
         if name is None:
             others.append(entry)
@@ -191,7 +160,7 @@ def _restored(
     number = enqueued_ms = 0
     partition_key: str | None = None
     annotations: list[_Entry] = []
-    for entry in parts.entries(MESSAGE_ANNOTATIONS):
+    for entry in _entries_of(outline, MESSAGE_ANNOTATIONS):
         if entry[0] not in _BROKER:
             annotations.append(entry)
             if entry[0] == _PARTITION_KEY:
@@ -200,35 +169,35 @@ def _restored(
             number = _number(_value(entry))
         elif entry[0] == _ENQUEUED:
             enqueued_ms = _number(_value(entry))
-    fields = _Fields(parts.data, *parts.places[PROPERTIES])
+    fields = _Fields(outline.data, *outline.borders(PROPERTIES))
     key = f"{position}{number & _COUNTER}" if position and number else None
     back = rules.restoration(given, mode, now_ms, enqueued_ms or None, fields.created_ms, key)
-    footer = _copied(parts, FOOTER, *parts.places[FOOTER])
-    body = b"".join([_copied(parts, *each) for each in parts.body])
+    footer = _section(FOOTER, outline.value(FOOTER))
+    body = [outline.data[start:end] for start, end in outline.body_borders()]
     if back.types:
         fields.check_ids(back.types)
         maps = {
             rules.ANNOTATIONS: annotations,
             rules.APPLICATION_PROPERTIES: others,
-            rules.FOOTER: parts.entries(FOOTER),
+            rules.FOOTER: _entries_of(outline, FOOTER),
         }
         for place in rules.NOTED_MAPS:
             maps[place] = retyped_entries(maps[place], back.types, place)
         annotations, others = maps[rules.ANNOTATIONS], maps[rules.APPLICATION_PROPERTIES]
         footer = _map_section(FOOTER, maps[rules.FOOTER])
-        body = _retyped_body(parts, rules.note_of(back.types, rules.BODY), body)
+        body = _retyped_body(outline.body, body, rules.note_of(back.types, rules.BODY))
     changes = _changes(back, now_ms)
     again = _entries(changes[rules.ANNOTATIONS])
     if again:
         names = {entry[0] for entry in again}
         annotations = [entry for entry in annotations if entry[0] not in names] + again
     whole = [
-        _header(parts, changes[rules.HEADER]),
+        _header(outline, changes[rules.HEADER]),
         _map_section(DELIVERY_ANNOTATIONS, _entries(changes[rules.DELIVERY_ANNOTATIONS])),
         _map_section(MESSAGE_ANNOTATIONS, annotations),
         fields.restored(changes[rules.PROPERTIES]),
         _map_section(APPLICATION_PROPERTIES, others),
-        body,
+        *[_section(outline.body, each) for each in body],
         footer,
     ]
     return RestoredBytes(
@@ -296,7 +265,7 @@ class _Fields:
         data, count = self._data, self._count
         if not changes:
             at, end = self._whole
-            return b"\x00\x53\x73" + data[at:end] if end else b""
+            return _section(PROPERTIES, data[at:end])
         before, at = self.first(_FIRST)
         parts = [before]
         for index in range(_FIRST, _END):
@@ -307,7 +276,7 @@ class _Fields:
             parts.append(changes.get(_FIELDS[index], raw))
         if count > _END:
             parts.append(data[at : self._end])
-        return b"\x00\x53\x73" + encode_compound(0xC0, max(count, _END), b"".join(parts))
+        return _section(PROPERTIES, encode_compound(0xC0, max(count, _END), b"".join(parts)))
 
     def _skip(self, at: int, count: int) -> int:
         data, end = self._data, self._end
@@ -319,13 +288,13 @@ class _Fields:
         return at
 
 
-def _header(parts: _Parts, changes: dict[str, bytes]) -> bytes:
+def _header(outline: Outline, changes: dict[str, bytes]) -> bytes:
     """The first two fields stay; the third is the time to live."""
-    stays, _ = _Fields(parts.data, *parts.places[HEADER]).first(len(rules.HEADER_STAYS))
+    stays, _ = _Fields(outline.data, *outline.borders(HEADER)).first(len(rules.HEADER_STAYS))
     fields = stays + changes.get("time_to_live", _NULL)
     if fields == b"\x40\x40\x40":
         return b""
-    return b"\x00\x53\x70" + encode_compound(0xC0, 3, fields)
+    return _section(HEADER, encode_compound(0xC0, 3, fields))
 
 
 def _entries(changes: dict[str, bytes]) -> list[_Entry]:
@@ -338,20 +307,19 @@ def _map_section(code: int, entries: list[_Entry]) -> bytes:
     return encode_map_section(code, 2 * len(entries), b"".join([entry[1] for entry in entries]))
 
 
-def _copied(parts: _Parts, code: int, start: int, end: int) -> bytes:
-    return b"\x00\x53" + bytes((code,)) + parts.data[start:end] if end else b""
+def _section(code: int, value: bytes) -> bytes:
+    return descriptor(code) + value if value else b""
 
 
-def _retyped_body(parts: _Parts, note: str, body: bytes) -> bytes:
+def _retyped_body(code: int, values: list[bytes], note: str) -> list[bytes]:
     if not note:
-        return body
-    if not parts.body:  # to AMQP's clients that is a null
+        return values
+    if not values:  # to AMQP's clients that is a null
         retyped(_NULL, note)
-        return body
-    values = [parts.data[start:end] for code, start, end in parts.body if code in (SEQUENCE, VALUE)]
-    if parts.body[0][0] == SEQUENCE:
-        return b"".join([b"\x00\x53\x76" + each for each in retyped_sequences(values, note)])
-    return b"".join([b"\x00\x53\x77" + retyped(each, note) for each in values]) or body
+        return values
+    if code == SEQUENCE:
+        return retyped_sequences(values, note)
+    return [retyped(each, note) for each in values] if code == VALUE else values
 
 
 def _value(entry: _Entry) -> object:
