@@ -99,7 +99,8 @@ ENTITY_NAME_CHARS_MAX: Final = 260
 SUBSCRIPTION_NAME_CHARS_MAX: Final = 50
 RULE_NAME_CHARS_MAX: Final = 50
 USER_METADATA_CHARS_MAX: Final = 1_024
-ENTITIES_MAX: Final = 10_000
+ENTITIES_MAX: Final = 10_000  # of a namespace in the tiers Basic and Standard
+ENTITIES_BEARABLE_MAX: Final = 1_000_000  # where the tier sets no limit
 PARTITIONED_ENTITIES_MAX: Final = 100  # they count among the others, too
 SUBSCRIPTIONS_MAX: Final = 2_000  # of one topic
 SQL_FILTERS_MAX: Final = 2_000  # of one topic
@@ -290,6 +291,7 @@ PROFILES: Final = {
             name="premium",
             message_size_bytes_max=MESSAGE_SIZE_BYTES_MAX,
             sizes_megabytes=PREMIUM_SIZES_MEGABYTES,
+            entities_max=ENTITIES_BEARABLE_MAX,
         ),
         # What this server itself can bear.
         Limits(
@@ -297,7 +299,7 @@ PROFILES: Final = {
             message_size_bytes_max=MESSAGE_SIZE_BYTES_MAX,
             sizes_megabytes=(),
             partition_sizes_megabytes=(),
-            entities_max=1_000_000,
+            entities_max=ENTITIES_BEARABLE_MAX,
             partitioned_entities_max=60_000,  # sixteen entities each in the stores
             subscriptions_max=1_000_000,
         ),

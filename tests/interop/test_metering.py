@@ -87,6 +87,26 @@ async def test_sends_in_units_of_64_kib(server: ServerProcess, client: Client) -
     assert metered(server, "sends") == {**expected, "send": (8, 11)}
 
 
+@pytest.mark.proves("C-1", "E-1")
+async def test_a_partitioned_queue_is_metered_as_one(server: ServerProcess, client: Client) -> None:
+    """Sixteen partitions cost what one queue costs: to make, send, peek, receive and look at."""
+    found: list[Counts] = []
+    for name, is_partitioned in (("one-part", False), ("sixteen-parts", True)):
+        with connect(server) as admin:
+            admin.create_queue(name, enable_partitioning=is_partitioned)
+            admin.get_queue_runtime_properties(name)
+        async with client.sender(name) as sender:
+            await sender.send_messages([ServiceBusMessage(str(number)) for number in range(32)])
+            await sender.send_messages(ServiceBusMessage(bytes(100_000)))
+        async with client.receiver(name) as receiver:
+            assert await receiver.peek_messages(max_message_count=1)
+            await complete_all(receiver, await receive_exactly(receiver, 33))
+        found.append(metered(server, name))
+    assert found[0] == found[1]
+    assert found[1]["send"] == (33, 34)
+    assert found[1]["receive"] == (33, 34)
+
+
 @pytest.mark.proves("C-1", "C-2")
 async def test_receives_with_and_without_messages(server: ServerProcess, client: Client) -> None:
     """A message that comes is one, and so is a receive that ends without any."""

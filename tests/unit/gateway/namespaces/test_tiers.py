@@ -95,6 +95,13 @@ def test_a_subscription_has_the_size_of_its_topic() -> None:
 
 
 @pytest.mark.proves("E-14")
+def test_ten_thousand_entities_are_not_a_limit_of_premium() -> None:
+    counts = {name: limits.entities_max for name, limits in PROFILES.items()}
+    assert counts["basic"] == counts["standard"] == 10_000
+    assert counts["premium"] == counts["unlimited"] > 10_000
+
+
+@pytest.mark.proves("E-14")
 def test_partitioned_entities_of_a_namespace() -> None:
     counts = {name: limits.partitioned_entities_max for name, limits in PROFILES.items()}
     assert counts.pop("unlimited") > 100
