@@ -33,6 +33,7 @@ from twinbus.errors import LocalProtocolError
 from twinbus.limits import NESTING_MAX
 
 _U32_TWICE: Final = Struct(">II")
+_SIZED_32: Final = Struct(">BI")
 
 _NUMBER_CODES: Final[dict[type, int]] = {
     UByte: 0x50,
@@ -101,9 +102,7 @@ def encode_string(value: str) -> bytes:
         raw = value.encode("utf-8")
     except UnicodeEncodeError:
         raise _cannot(value) from None
-    if len(raw) < 256:
-        return b"\xa1" + bytes((len(raw),)) + raw
-    return b"\xb1" + U32.pack(len(raw)) + raw
+    return _encode_sized(0xA1, raw)
 
 
 def encode_symbol(value: str) -> bytes:
@@ -112,16 +111,19 @@ def encode_symbol(value: str) -> bytes:
         raw = value.encode("ascii")
     except UnicodeEncodeError:
         raise _cannot(value) from None
-    if len(raw) < 256:
-        return b"\xa3" + bytes((len(raw),)) + raw
-    return b"\xb3" + U32.pack(len(raw)) + raw
+    return _encode_sized(0xA3, raw)
 
 
 def encode_binary(raw: bytes) -> bytes:
     """A binary."""
+    return _encode_sized(0xA0, raw)
+
+
+def _encode_sized(code: int, raw: bytes) -> bytes:
+    """A binary (0xA0), string (0xA1) or symbol (0xA3) around its bytes."""
     if len(raw) < 256:
-        return b"\xa0" + bytes((len(raw),)) + raw
-    return b"\xb0" + U32.pack(len(raw)) + raw
+        return bytes((code, len(raw))) + raw
+    return _SIZED_32.pack(code + 0x10, len(raw)) + raw
 
 
 def encode_uint(value: int) -> bytes:
