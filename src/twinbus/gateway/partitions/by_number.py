@@ -139,17 +139,7 @@ class _Renewing(Gather):
         self.begin()
 
     def gathered(self, replies: list[Reply]) -> None:
-        error = first_error(replies)
-        if error is not None:
-            self.answer(None, error)
-            return
-        assert isinstance(self.command, RenewLocks)
-        renewed = [0] * len(self.command.locks)
-        for places, reply in zip(self._places, replies, strict=True):
-            assert isinstance(reply.result, list)
-            for place, until in zip(places, reply.result, strict=True):
-                renewed[place] = until
-        self.answer(renewed)
+        self.answer_in_order(self._places, replies)
 
 
 # --- deferred messages ------------------------------------------------------------------------

@@ -118,6 +118,19 @@ class Gather:
     def answer(self, result: object, error: ServiceError | None = None) -> None:
         self.gateway.answer(Reply(self.command, result, error))
 
+    def answer_in_order(self, places: list[list[int]], replies: list[Reply]) -> None:
+        """Answer with one value for each place; each reply has those of some of the places."""
+        error = first_error(replies)
+        if error is not None:
+            self.answer(None, error)
+            return
+        values: list[object] = [None] * sum([len(each) for each in places])
+        for mine, reply in zip(places, replies, strict=True):
+            assert isinstance(reply.result, list)
+            for place, value in zip(mine, reply.result, strict=True):
+                values[place] = value
+        self.answer(values)
+
 
 def forward(gateway: Routes, part: Part, command: Command) -> None:
     """Let one partition answer the command itself."""

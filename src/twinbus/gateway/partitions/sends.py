@@ -35,7 +35,7 @@ from twinbus.errors import (
     Unavailable,
 )
 from twinbus.gateway.directory.directory import Entity, Part
-from twinbus.gateway.partitions.fan_out import Gather, Routes, all_down, first_error, shown
+from twinbus.gateway.partitions.fan_out import Gather, Routes, all_down, shown
 from twinbus.links.store_link import DOWN, SLOW, UP, StoreLink
 
 UNKEYED: Final = -1  # in place of a partition: any will do
@@ -301,15 +301,4 @@ class _SplitSend(Gather):
                 self.replied(Reply(send, None, error), index)
 
     def gathered(self, replies: list[Reply]) -> None:
-        error = first_error(replies)
-        if error is not None:
-            self.answer(None, error)
-            return
-        assert isinstance(self.command, Send)
-        numbers = [0] * len(self.command.messages)
-        for places, reply in zip(self._places, replies, strict=True):
-            found = reply.result
-            assert isinstance(found, list)
-            for place, number in zip(places, found, strict=True):
-                numbers[place] = number
-        self.answer(numbers)
+        self.answer_in_order(self._places, replies)
