@@ -3,7 +3,7 @@
 In pieces of which none takes long, because ten thousand entities are some megabytes of text.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from twinbus.entities.commands import Runtime
@@ -59,22 +59,26 @@ def render_entities(seen: list[EntitySample]) -> Iterator[str]:
     """Everything about entities, in pieces of which none takes long."""
     used = [(each.at, each.metrics) for each in seen if each.metrics is not None]
     for attribute, name, meaning in COUNTERS:
-        if used:
-            yield header(name, COUNTER, meaning)
-        for first in range(0, len(used), _LINES):
-            page = used[first : first + _LINES]
-            yield "".join([f"{name}{at} {getattr(each, attribute)}\n" for at, each in page])
+        yield from _render(name, COUNTER, meaning, used, (attribute,))
     held = [(each.at, each.runtime) for each in seen if each.runtime is not None]
     for attributes, name, meaning in GAUGES:
-        if held:
-            yield header(name, GAUGE, meaning)
-        for first in range(0, len(held), _LINES):
-            rows = held[first : first + _LINES]
-            yield "".join([f"{name}{at} {_sum(each, attributes)}\n" for at, each in rows])
+        yield from _render(name, GAUGE, meaning, held, attributes)
 
 
-def _sum(runtime: Runtime, attributes: tuple[str, ...]) -> int:
-    return sum([getattr(runtime, attribute) for attribute in attributes])
+def _render(
+    name: str,
+    kind: str,
+    meaning: str,
+    seen: Sequence[tuple[str, object]],
+    attributes: tuple[str, ...],
+) -> Iterator[str]:
+    """One family: for each set of labels the sum of these attributes."""
+    if seen:
+        yield header(name, kind, meaning)
+    for first in range(0, len(seen), _LINES):
+        page = seen[first : first + _LINES]
+        sums = [(at, sum([getattr(each, key) for key in attributes])) for at, each in page]
+        yield "".join([f"{name}{at} {value}\n" for at, value in sums])
 
 
 def render_partitions(samples: Iterable[tuple[str, int, int, int]]) -> str:
