@@ -17,13 +17,13 @@ from http import HTTPStatus
 from typing import Final, NoReturn
 
 from twinbus.errors import ArgumentInvalid, EntityNotFound, ServiceError, Unauthorized
-from twinbus.gateway.access.shared_access import MANAGE
 from twinbus.gateway.faults.acting import ActingFaults
 from twinbus.gateway.faults.faults import Fault, Wanted
 from twinbus.gateway.faults.kinds import KINDS
 from twinbus.gateway.namespaces.namespace import Namespace
-from twinbus.server.http.access import Claim, HttpAccess
+from twinbus.server.http.access import HttpAccess
 from twinbus.server.http.exchange import Request, Response, json_response
+from twinbus.server.http.operations.operator_requests import OperatorRequests, not_allowed
 
 FAULTS: Final = "$faults"
 BODY_BYTES_MAX: Final = 4_096
@@ -47,25 +47,15 @@ def is_about_faults(segments: list[str]) -> bool:
     return segments[0].lower() == FAULTS
 
 
-class FaultRouter:
+class FaultRouter(OperatorRequests):
     """Answers everything about faults."""
 
     def __init__(self, access: HttpAccess, faults: ActingFaults, first: Namespace) -> None:
-        self._access = access
+        super().__init__(access)
         self._faults = faults
         self._first = first  # the namespace that may hurt what all of them share
 
-    def claim(self, request: Request) -> Claim | None:
-        return Claim(MANAGE, "")
-
-    async def answer(self, request: Request) -> Response:
-        try:
-            namespace = self._access.authorize(request, MANAGE, "")
-            return self._answer(request, namespace)
-        except ServiceError as error:
-            return _refusal(error)
-
-    def _answer(self, request: Request, namespace: Namespace) -> Response:
+    async def answer_to(self, namespace: Namespace, request: Request) -> Response:
         segments = request.segments()
         if len(segments) > 2:
             raise EntityNotFound("There is nothing here; faults are at /$faults and /$faults/ID.")
@@ -79,8 +69,13 @@ class FaultRouter:
         if len(segments) == 1 and request.method in ("GET", "HEAD"):
             found = [fault_document(self._faults, fault) for fault in self._meant(namespace, [])]
             return json_response(200, {"faults": found})
-        allowed = _ALLOWED[len(segments)]
-        return json_response(405, {"error": f"Allowed are {allowed}."}, (("Allow", allowed),))
+        return not_allowed(_ALLOWED[len(segments)])
+
+    def refusal(self, error: ServiceError) -> Response:
+        response = super().refusal(error)
+        if response.status == HTTPStatus.UNAUTHORIZED:
+            response.headers = (("WWW-Authenticate", "SharedAccessSignature"),)
+        return response
 
     def _meant(self, namespace: Namespace, ids: list[str]) -> list[Fault]:
         """The faults of this namespace: the one with this id, or all."""
@@ -212,11 +207,3 @@ def _partitions(value: object) -> tuple[int, ...]:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _refusal(error: ServiceError) -> Response:
-    status = error.http_status
-    headers: tuple[tuple[str, str], ...] = ()
-    if status == HTTPStatus.UNAUTHORIZED:
-        headers = (("WWW-Authenticate", "SharedAccessSignature"),)
-    return json_response(status, {"error": str(error)}, headers)

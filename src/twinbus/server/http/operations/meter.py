@@ -9,13 +9,13 @@ now is in it, durable or not.
 
 from typing import Final
 
-from twinbus.errors import ArgumentInvalid, ServiceError
-from twinbus.gateway.access.shared_access import MANAGE
+from twinbus.errors import ArgumentInvalid
 from twinbus.gateway.counting.meter_writer import Metering
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.metered import DAY_MS, parse_iso, summed
-from twinbus.server.http.access import Claim, HttpAccess
+from twinbus.server.http.access import HttpAccess
 from twinbus.server.http.exchange import Request, Response, json_response
+from twinbus.server.http.operations.operator_requests import OperatorRequests, not_allowed
 
 METER: Final = "$meter"
 END_OF_TIME_MS: Final = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
@@ -25,31 +25,20 @@ def is_about_meter(segments: list[str]) -> bool:
     return segments[0].lower() == METER
 
 
-class MeterRequests:
+class MeterRequests(OperatorRequests):
     """Answers everything about the meter."""
 
     def __init__(self, access: HttpAccess, metering: Metering) -> None:
-        self._access = access
+        super().__init__(access)
         self._metering = metering
 
-    def claim(self, request: Request) -> Claim | None:
-        return Claim(MANAGE, "")
-
-    async def answer(self, request: Request) -> Response:
-        try:
-            namespace = self._access.authorize(request, MANAGE, "")
-            return await self._answer(request, namespace)
-        except ServiceError as error:
-            return json_response(error.http_status, {"error": str(error)})
-
-    async def _answer(self, request: Request, namespace: Namespace) -> Response:
+    async def answer_to(self, namespace: Namespace, request: Request) -> Response:
         if len(request.segments()) > 1:
             return json_response(
                 404, {"error": "There is nothing here; what is metered is at /$meter."}
             )
         if request.method not in ("GET", "HEAD"):
-            headers = (("Allow", "GET, HEAD"),)
-            return json_response(405, {"error": "Allowed are GET, HEAD."}, headers)
+            return not_allowed("GET, HEAD")
         from_ms = _moment(request, "from", 0)
         to_ms = _moment(request, "to", END_OF_TIME_MS)
         lines = await self._metering.read(from_ms, to_ms)

@@ -13,11 +13,12 @@ from typing import Final
 
 from twinbus.config import Declared, Identity
 from twinbus.emulator_config import parse_emulator_config
-from twinbus.errors import ArgumentInvalid, ConfigError, EntityNotFound, ServiceError, Unauthorized
-from twinbus.gateway.access.shared_access import MANAGE
+from twinbus.errors import ArgumentInvalid, ConfigError, EntityNotFound, Unauthorized
 from twinbus.gateway.namespaces.lifetime import NamespaceLifetimes
-from twinbus.server.http.access import Claim, HttpAccess
+from twinbus.gateway.namespaces.namespace import Namespace
+from twinbus.server.http.access import HttpAccess
 from twinbus.server.http.exchange import Request, Response, json_response
+from twinbus.server.http.operations.operator_requests import OperatorRequests, not_allowed
 
 NAMESPACES: Final = "$namespaces"
 
@@ -28,26 +29,16 @@ def is_about_namespaces(segments: list[str]) -> bool:
     return segments[0].lower() == NAMESPACES
 
 
-class NamespaceRequests:
+class NamespaceRequests(OperatorRequests):
     """Answers everything about namespaces."""
 
     def __init__(self, access: HttpAccess, lifetimes: NamespaceLifetimes) -> None:
-        self._access = access
+        super().__init__(access)
         self._lifetimes = lifetimes
 
-    def claim(self, request: Request) -> Claim | None:
-        return Claim(MANAGE, "")
-
-    async def answer(self, request: Request) -> Response:
-        try:
-            namespace = self._access.authorize(request, MANAGE, "")
-            if namespace is not self._lifetimes.namespaces.default:
-                raise Unauthorized("Namespaces need a key of the first one.")
-            return await self._answer(request)
-        except ServiceError as error:
-            return json_response(error.http_status, {"error": str(error)})
-
-    async def _answer(self, request: Request) -> Response:
+    async def answer_to(self, namespace: Namespace, request: Request) -> Response:
+        if namespace is not self._lifetimes.namespaces.default:
+            raise Unauthorized("Namespaces need a key of the first one.")
         segments = request.segments()
         if len(segments) > 2:
             raise EntityNotFound(
@@ -61,8 +52,7 @@ class NamespaceRequests:
         if len(segments) == 2 and request.method == "DELETE":
             await self._lifetimes.delete(segments[1])
             return Response(204, b"")
-        allowed = _ALLOWED[len(segments)]
-        return json_response(405, {"error": f"Allowed are {allowed}."}, (("Allow", allowed),))
+        return not_allowed(_ALLOWED[len(segments)])
 
     def _documents(self) -> list[dict[str, object]]:
         return [
