@@ -41,7 +41,7 @@ class Twinbus:
         self.server = ServerProcess(
             directory / f"twinbus-{build}",
             environment=environment,
-            segment_size_megabytes=SEGMENT_SIZE_MEGABYTES,
+            arguments=("--segment-size", str(SEGMENT_SIZE_MEGABYTES)),
         )
 
     def start(self) -> None:

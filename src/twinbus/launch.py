@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Final, Self
+from typing import IO, ClassVar, Final, Self
 
 from twinbus.client.admin import AdminClient
 from twinbus.client.connection_string import ConnectionString
@@ -32,6 +32,8 @@ class ServerFailed(TwinbusError):
 class ServerProcess:
     """One server on one data directory.  The port stays the same over restarts."""
 
+    own_arguments: ClassVar[tuple[str, ...]] = ()  # come before those that are given
+
     def __init__(
         self,
         data_dir: Path,
@@ -46,7 +48,7 @@ class ServerProcess:
         self.command = command
         self.data_dir = data_dir
         self.port = port
-        self.arguments = tuple(arguments)
+        self.arguments = (*self.own_arguments, *arguments)
         self.environment = dict(environment or {})
         # Then a Ctrl-C at the terminal is not meant for it, and its brokers can be killed with it.
         self.own_group = own_group

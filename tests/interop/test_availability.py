@@ -318,8 +318,8 @@ def test_the_files_of_a_store_have_the_size_asked_for_at_first(
     """A store that is there already keeps the size it was made with."""
     data_dir = tmp_path / "data"
     for megabytes in (8, 32):
-        given = ["--brokers", brokers]
-        with ServerProcess(data_dir, arguments=given, segment_size_megabytes=megabytes) as server:
+        given = ["--brokers", brokers, "--segment-size", str(megabytes)]
+        with ServerProcess(data_dir, arguments=given) as server:
             server.create_queue(f"orders-{megabytes}")
         files = list(data_dir.rglob("0*.log"))
         assert len(files) >= int(brokers)

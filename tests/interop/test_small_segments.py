@@ -22,7 +22,7 @@ LARGE = bytes(1_000_000)
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     data_dir = tmp_path_factory.mktemp("small") / "data"
-    with ServerProcess(data_dir, segment_size_megabytes=8) as process:
+    with ServerProcess(data_dir, arguments=("--segment-size", "8")) as process:
         yield process
     assert "Traceback" not in process.log, process.log
 

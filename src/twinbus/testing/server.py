@@ -1,8 +1,7 @@
 """A real `twinbus serve` for tests, which use it and never reach inside it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import TypeAlias
 
 from twinbus import launch
@@ -18,25 +17,7 @@ Setting: TypeAlias = str | int | timedelta  # bool is an int
 class ServerProcess(launch.ServerProcess):
     """The files of its log are small: most tests write little, and files are made in advance."""
 
-    def __init__(
-        self,
-        data_dir: Path,
-        *,
-        port: int = 0,
-        arguments: Sequence[str] = (),
-        environment: Mapping[str, str] | None = None,
-        own_group: bool = False,
-        command: str = "serve",
-        segment_size_megabytes: int = 16,
-    ) -> None:
-        super().__init__(
-            data_dir,
-            port=port,
-            arguments=("--segment-size", str(segment_size_megabytes), *arguments),
-            environment=environment,
-            own_group=own_group,
-            command=command,
-        )
+    own_arguments = ("--segment-size", "16")
 
     def create_queue(self, name: str, **settings: Setting) -> Entry:
         """Create a queue; settings as in the SDK: `lock_duration="PT5S", max_delivery_count=3`."""
