@@ -71,13 +71,7 @@ class AmqpError(Composite):
 
 
 # --- termini -------------------------------------------------------------------------------------
-class Terminus(Composite):
-    """Base of source, target and coordinator."""
-
-    __slots__ = ()
-
-
-class NodeTerminus(Terminus):
+class NodeTerminus(Composite):
     """What source and target say alike."""
 
     __slots__ = (
@@ -162,7 +156,7 @@ class Target(NodeTerminus):
         return self._encode(0x29, [])
 
 
-class Coordinator(Terminus):
+class Coordinator(Composite):
     """The target of a link that controls transactions."""
 
     __slots__ = ("capabilities",)

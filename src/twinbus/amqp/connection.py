@@ -250,7 +250,7 @@ class Connection:
 
     # --- time ------------------------------------------------------------------------------------
     def tick(self, mono_ms: int) -> list[Event]:
-        """Look at the idle time-outs of both sides; call it when next_tick_ms() says so."""
+        """Look at the idle time-outs of both sides; call it four times within the shorter."""
         if self.finished or self.own_state != OPENED or self.peer_state != OPENED:
             return []
         idle = self._idle
@@ -263,12 +263,6 @@ class Connection:
         if idle.must_speak(mono_ms, self.peer.idle_timeout_ms):
             self._wire.write(EMPTY_FRAME)
         return []
-
-    def next_tick_ms(self, mono_ms: int) -> int:
-        """Milliseconds until tick() has something to look at; -1: never."""
-        if self.finished or self.own_state != OPENED or self.peer_state != OPENED:
-            return -1
-        return self._idle.wait_ms(mono_ms, self.settings.idle_timeout_ms, self.peer.idle_timeout_ms)
 
     # --- receiving: headers and SASL -------------------------------------------------------------
     def _process(self) -> None:

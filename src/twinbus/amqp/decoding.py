@@ -96,13 +96,8 @@ def skip_within(data: bytes, at: int, end: int) -> int:
 
 
 # --- decoding ------------------------------------------------------------------------------------
-def decode_value(data: bytes, at: int) -> tuple[object, int]:
-    """The value at `at`, and where it ends."""
-    return _decode(data, at, len(data), 0, [ELEMENTS_MAX])
-
-
 def decode_within(data: bytes, at: int, end: int) -> tuple[object, int]:
-    """As decode_value, for a value that must end at or before `end`."""
+    """The value at `at`, which must end at or before `end`, and where it ends."""
     return _decode(data, at, end, 0, [ELEMENTS_MAX])
 
 

@@ -38,15 +38,3 @@ class IdleTime:
             return False
         self._spoke_ms = mono_ms
         return True
-
-    def wait_ms(self, mono_ms: int, idle_ms: int, peer_ms: int) -> int:
-        """Milliseconds until a tick has something to look at; -1: never."""
-        wait = -1
-        if idle_ms:
-            heard = self._heard_ms if self._heard_ms >= 0 else mono_ms
-            wait = max(0, heard + idle_ms - mono_ms)
-        if peer_ms:
-            spoke = self._ticked_ms if self._ticked_ms >= 0 else mono_ms
-            beat = max(0, spoke + peer_ms // 4 - mono_ms)
-            wait = beat if wait < 0 else min(wait, beat)
-        return wait

@@ -37,11 +37,6 @@ from twinbus.amqp.states import (
 from twinbus.amqp.states import SASL_HEADER as HEADER
 from twinbus.errors import RemoteProtocolError
 
-ANONYMOUS: Final = "ANONYMOUS"
-PLAIN: Final = "PLAIN"
-EXTERNAL: Final = "EXTERNAL"
-MSSBCBS: Final = "MSSBCBS"  # .NET: anonymous, the claim follows over $cbs
-
 OUTCOME_OK: Final = 0
 OUTCOME_REFUSED: Final = 1
 
@@ -65,11 +60,6 @@ def split_plain(response: bytes) -> tuple[str, str] | None:
         return parts[1].decode("utf-8"), parts[2].decode("utf-8")
     except UnicodeDecodeError:
         return None
-
-
-def join_plain(user: str, password: str) -> bytes:
-    """The PLAIN response for a user name and a password."""
-    return b"\x00" + user.encode() + b"\x00" + password.encode()
 
 
 class Sasl:

@@ -51,13 +51,12 @@ class AmqpSession(SessionEndpoint):
         snd_settle_mode: int = MIXED,
         rcv_settle_mode: int = FIRST,
         properties: dict[object, object] | None = None,
-        max_message_size: int = 0,
     ) -> EgressLink:
         """As client: a link on which we send.  LinkAttached tells when the peer has agreed."""
         link = EgressLink(self, self.deliveries, name, self.free_handle())
         link.snd_settle_mode = snd_settle_mode
         link.rcv_settle_mode = rcv_settle_mode
-        self._attach(link, source, target, max_message_size, properties)
+        self._attach(link, source, target, 0, properties)
         return link
 
     def attach_receiver(

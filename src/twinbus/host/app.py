@@ -59,6 +59,7 @@ EXIT_STORE_FAILED: Final = 3
 SWITCH_INTERVAL_S: Final = 0.0005
 HANG_UP_TRIES: Final = 50
 NAMESPACE_DELETED: Final = AmqpError("amqp:connection:forced", "The namespace was deleted.")
+# MSSBCBS is .NET's: anonymous, the claim follows over $cbs.
 SASL_MECHANISMS: Final = ("MSSBCBS", "PLAIN", "ANONYMOUS")
 # Said in every `open`: by this a client knows that it may ask what only a twinbus answers.
 PRODUCT: Final[dict[object, object]] = {

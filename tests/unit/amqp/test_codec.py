@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from twinbus.amqp.decoding import decode_value, decode_whole, decode_within, skip_value, skip_within
+from twinbus.amqp.decoding import decode_whole, decode_within, skip_value, skip_within
 from twinbus.amqp.encoding import encode_value
 from twinbus.amqp.types import (
     Array,
@@ -128,13 +128,14 @@ def same(left: object, right: object) -> bool:
 def check_decode(data: bytes, expected: object) -> None:
     """Decode whole, amid other bytes, and cut short at every byte."""
     assert same(decode_whole(data), expected)
-    value, after = decode_value(b"\x99" + data + b"\x00\xff", 1)
+    amid = b"\x99" + data + b"\x00\xff"
+    value, after = decode_within(amid, 1, len(amid))
     assert same(value, expected)
     assert after == 1 + len(data)
-    assert skip_value(b"\x99" + data + b"\x00\xff", 1) == after
+    assert skip_value(amid, 1) == after
     for length in range(len(data)):
         with pytest.raises(RemoteProtocolError) as caught:
-            decode_value(data[:length], 0)
+            decode_within(data[:length], 0, length)
         assert caught.value.condition == "amqp:decode-error"
         # A value may also end too late because what holds it ends, with more bytes behind.
         with pytest.raises(RemoteProtocolError):

@@ -16,7 +16,7 @@ from tests.unit.amqp.wiring import (
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import ConnectionClosed, ConnectionOpened, SaslInitReceived
 from twinbus.amqp.frames import AMQP_HEADER, EMPTY_FRAME, SASL_FRAME, SASL_HEADER, encode_frame
-from twinbus.amqp.sasl import join_plain, split_plain
+from twinbus.amqp.sasl import split_plain
 from twinbus.amqp.sasl_performatives import SaslInit, SaslMechanisms, SaslOutcome
 from twinbus.amqp.settings import ConnectionSettings
 from twinbus.amqp.states import CLOSED, SERVER
@@ -129,7 +129,7 @@ def test_sasl_header_where_no_mechanism_is_offered() -> None:
 
 def test_client_and_server_agree() -> None:
     client = make_client(mechanisms=("PLAIN",))
-    client.settings.sasl_response = join_plain("user", "secret")
+    client.settings.sasl_response = b"\x00user\x00secret"
     server = Shell(make_server())
     client.open()
     # Only SASL's own header may go out before the outcome.

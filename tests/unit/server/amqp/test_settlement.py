@@ -12,7 +12,7 @@ from twinbus.amqp.composites import (
     Released,
     read_state,
 )
-from twinbus.amqp.decoding import decode_value
+from twinbus.amqp.decoding import decode_whole
 from twinbus.entities.commands import ABANDON, COMPLETE, DEAD_LETTER, DEFER, RELEASE
 from twinbus.errors import MessageLockLost
 from twinbus.limits import DEAD_LETTER_TEXT_CHARS_MAX
@@ -20,9 +20,7 @@ from twinbus.server.amqp.settlement import CONFIRMED, UNDECIDED, read_outcome, r
 
 
 def encoded_state(data: bytes) -> DeliveryState | None:
-    value, end = decode_value(data, 0)
-    assert end == len(data)
-    return read_state(value)
+    return read_state(decode_whole(data))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +73,7 @@ def test_a_dead_letter_request_carries_reason_and_description() -> None:
     assert overlay.reason == "poison"
     assert overlay.description == "x" * DEAD_LETTER_TEXT_CHARS_MAX
     assert overlay.properties is not None
-    assert decode_value(overlay.properties, 0)[0] == {"attempt": 3}
+    assert decode_whole(overlay.properties) == {"attempt": 3}
 
 
 def test_a_plain_amqp_rejection_keeps_its_condition_as_the_reason() -> None:
@@ -90,7 +88,7 @@ def test_changed_properties_of_an_abandoned_message_are_kept() -> None:
     _, overlay = read_outcome(Modified(True, False, {"color": "red"}), settled=False)
     assert overlay is not None
     assert overlay.properties is not None
-    assert decode_value(overlay.properties, 0)[0] == {"color": "red"}
+    assert decode_whole(overlay.properties) == {"color": "red"}
 
 
 def test_a_refusal_names_the_condition_with_all_fields() -> None:
