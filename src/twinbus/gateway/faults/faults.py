@@ -14,30 +14,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from twinbus.clock import Now
-from twinbus.entities.commands import (
-    CancelScheduled,
-    Command,
-    GetSessionState,
-    ListPartitions,
-    ListSessions,
-    Peek,
-    ReceiveDeferred,
-    RenewLocks,
-    RenewSession,
-    Send,
-    SetSessionState,
-    Settle,
-)
+from twinbus.entities import commands, selections
 from twinbus.entities.descriptions import PREFIX_END, SUBSCRIPTIONS
 from twinbus.entities.partitions import PARTITION_COUNT
-from twinbus.entities.selections import (
-    Browse,
-    DeleteMessages,
-    ListNumbers,
-    Resubmit,
-    SettleRanges,
-    Undefer,
-)
 from twinbus.errors import (
     ArgumentInvalid,
     ArgumentOutOfRange,
@@ -73,24 +52,24 @@ _NO_PARTITIONS: Final[frozenset[int]] = frozenset()
 _ALL_PARTITIONS: Final = frozenset(range(PARTITION_COUNT))
 _BELOW: Final = SUBSCRIPTIONS.lower()
 # Everything that is not here is management.
-_ROLES: Final[dict[type[Command], int]] = {
-    Send: SENDS,
-    CancelScheduled: SENDS,
-    Settle: RECEIVES,
-    RenewLocks: RECEIVES,
-    Peek: RECEIVES,
-    ReceiveDeferred: RECEIVES,
-    RenewSession: RECEIVES,
-    GetSessionState: RECEIVES,
-    SetSessionState: RECEIVES,
-    ListSessions: RECEIVES,
-    DeleteMessages: RECEIVES,
-    Browse: RECEIVES,
-    ListNumbers: RECEIVES,
-    ListPartitions: RECEIVES,
-    SettleRanges: RECEIVES,
-    Undefer: RECEIVES,
-    Resubmit: RECEIVES,
+_ROLES: Final[dict[type[commands.Command], int]] = {
+    commands.Send: SENDS,
+    commands.CancelScheduled: SENDS,
+    commands.Settle: RECEIVES,
+    commands.RenewLocks: RECEIVES,
+    commands.Peek: RECEIVES,
+    commands.ReceiveDeferred: RECEIVES,
+    commands.RenewSession: RECEIVES,
+    commands.GetSessionState: RECEIVES,
+    commands.SetSessionState: RECEIVES,
+    commands.ListSessions: RECEIVES,
+    selections.DeleteMessages: RECEIVES,
+    selections.Browse: RECEIVES,
+    selections.ListNumbers: RECEIVES,
+    commands.ListPartitions: RECEIVES,
+    selections.SettleRanges: RECEIVES,
+    selections.Undefer: RECEIVES,
+    selections.Resubmit: RECEIVES,
 }
 
 
@@ -330,9 +309,11 @@ class Faults:
 
     # -- what the gateway asks ---------------------------------------------------------------
 
-    def refusal(self, command: Command, entity: Entity, partition: int) -> ServiceError | None:
+    def refusal(
+        self, command: commands.Command, entity: Entity, partition: int
+    ) -> ServiceError | None:
         """Whether this must not be done, at this part of an entity (0 of a plain one)."""
-        if isinstance(command, Send) and command.carrier:
+        if isinstance(command, commands.Send) and command.carrier:
             return None  # the bus carries these itself
         return self._refusal(_ROLES.get(type(command), MANAGEMENT), entity, partition)
 

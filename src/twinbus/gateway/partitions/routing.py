@@ -16,34 +16,8 @@ that are under way (fan_out.py).
 from collections.abc import Callable
 from typing import Final
 
-from twinbus.entities.commands import (
-    AddRule,
-    CancelScheduled,
-    Command,
-    GetSessionState,
-    ListPartitions,
-    ListRules,
-    ListSessions,
-    Peek,
-    ReceiveDeferred,
-    RemoveRule,
-    RenewLocks,
-    RenewSession,
-    ReplaceRule,
-    Send,
-    SessionCommand,
-    SetSessionState,
-    Settle,
-)
+from twinbus.entities import commands, selections
 from twinbus.entities.partitions import hash_key
-from twinbus.entities.selections import (
-    Browse,
-    DeleteMessages,
-    ListNumbers,
-    Resubmit,
-    SettleRanges,
-    Undefer,
-)
 from twinbus.errors import NotSupported
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.partitions.by_number import (
@@ -61,7 +35,7 @@ from twinbus.gateway.partitions.walks import route_list_sessions, route_peek, ro
 __all__ = ["Routes", "deal", "route"]
 
 
-def route(gateway: Routes, entity: Entity, command: Command) -> None:
+def route(gateway: Routes, entity: Entity, command: commands.Command) -> None:
     """Send a command its way.  A refusal is raised, or comes as the reply."""
     way = _WAYS.get(type(command))
     if way is None:
@@ -69,31 +43,31 @@ def route(gateway: Routes, entity: Entity, command: Command) -> None:
     way(gateway, entity, command)
 
 
-def _route_session(gateway: Routes, entity: Entity, command: Command) -> None:
-    assert isinstance(command, SessionCommand)
+def _route_session(gateway: Routes, entity: Entity, command: commands.Command) -> None:
+    assert isinstance(command, commands.SessionCommand)
     forward(gateway, entity.parts[hash_key(command.session_id)], command)
 
 
-_WAYS: Final[dict[type[Command], Callable[[Routes, Entity, Command], None]]] = {
-    Send: route_send,
-    Settle: route_settle,
-    RenewLocks: route_renew,
-    ReceiveDeferred: route_receive_deferred,
-    CancelScheduled: route_cancel,
-    RenewSession: _route_session,
-    GetSessionState: _route_session,
-    SetSessionState: _route_session,
-    ListSessions: route_list_sessions,
-    Peek: route_peek,
-    Browse: route_selection,
-    DeleteMessages: route_selection,
-    Undefer: route_selection,
-    Resubmit: route_selection,
-    ListNumbers: route_selection,
-    ListPartitions: route_list_partitions,
-    SettleRanges: route_settle_ranges,
-    AddRule: route_rule,
-    ReplaceRule: route_rule,
-    RemoveRule: route_rule,
-    ListRules: route_list_rules,
+_WAYS: Final[dict[type[commands.Command], Callable[[Routes, Entity, commands.Command], None]]] = {
+    commands.Send: route_send,
+    commands.Settle: route_settle,
+    commands.RenewLocks: route_renew,
+    commands.ReceiveDeferred: route_receive_deferred,
+    commands.CancelScheduled: route_cancel,
+    commands.RenewSession: _route_session,
+    commands.GetSessionState: _route_session,
+    commands.SetSessionState: _route_session,
+    commands.ListSessions: route_list_sessions,
+    commands.Peek: route_peek,
+    selections.Browse: route_selection,
+    selections.DeleteMessages: route_selection,
+    selections.Undefer: route_selection,
+    selections.Resubmit: route_selection,
+    selections.ListNumbers: route_selection,
+    commands.ListPartitions: route_list_partitions,
+    selections.SettleRanges: route_settle_ranges,
+    commands.AddRule: route_rule,
+    commands.ReplaceRule: route_rule,
+    commands.RemoveRule: route_rule,
+    commands.ListRules: route_list_rules,
 }

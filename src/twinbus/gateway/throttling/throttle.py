@@ -18,20 +18,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from twinbus.clock import Now
-from twinbus.entities.commands import (
-    AddRule,
-    Command,
-    ListPartitions,
-    ListRules,
-    ListSessions,
-    Peek,
-    ReceiveDeferred,
-    RemoveRule,
-    ReplaceRule,
-    Send,
-)
+from twinbus.entities import commands, selections
 from twinbus.entities.descriptions import PREFIX_END
-from twinbus.entities.selections import Browse, DeleteMessages, ListNumbers, Resubmit, Undefer
 from twinbus.errors import ServerBusy
 from twinbus.gateway.directory.directory import STORE_SHIFT, Entity, plain_id
 from twinbus.limits import (
@@ -71,21 +59,21 @@ _RELIEF: Final = 0.9  # a level ends when the measure is below this part of it,
 _RELIEF_SAMPLES: Final = 3  # so many times in a row: else a server at its threshold would flicker
 _WINDOW_MS: Final = 1_000
 
-_KINDS: Final[dict[type[Command], int]] = {
-    Send: SEND,
-    Peek: RECEIVE,
-    Browse: RECEIVE,
-    ListNumbers: RECEIVE,
-    ListPartitions: RECEIVE,
-    ReceiveDeferred: RECEIVE,
-    ListSessions: RECEIVE,
-    AddRule: MANAGE,
-    RemoveRule: MANAGE,
-    ReplaceRule: MANAGE,
-    ListRules: MANAGE,
-    DeleteMessages: MANAGE,
-    Undefer: MANAGE,
-    Resubmit: MANAGE,
+_KINDS: Final[dict[type[commands.Command], int]] = {
+    commands.Send: SEND,
+    commands.Peek: RECEIVE,
+    selections.Browse: RECEIVE,
+    selections.ListNumbers: RECEIVE,
+    commands.ListPartitions: RECEIVE,
+    commands.ReceiveDeferred: RECEIVE,
+    commands.ListSessions: RECEIVE,
+    commands.AddRule: MANAGE,
+    commands.RemoveRule: MANAGE,
+    commands.ReplaceRule: MANAGE,
+    commands.ListRules: MANAGE,
+    selections.DeleteMessages: MANAGE,
+    selections.Undefer: MANAGE,
+    selections.Resubmit: MANAGE,
 }
 
 
@@ -222,15 +210,15 @@ class Throttle:
     # -- asking ---------------------------------------------------------------------------------
 
     def admit_command(
-        self, entity: Entity, part_id: int, command: Command, now: Now
+        self, entity: Entity, part_id: int, command: commands.Command, now: Now
     ) -> ServerBusy | None:
         """May this command go to this part of the entity?  If not, what to answer."""
         kind = _KINDS.get(type(command), SETTLE)
         cost = 0
-        if isinstance(command, Send):
+        if isinstance(command, commands.Send):
             # Each message, and each filter that it is shown to: a subscription has at least one.
             cost = len(command.messages) * (1 + len(entity.subscriptions))
-        elif isinstance(command, Peek):
+        elif isinstance(command, commands.Peek):
             cost = 1
         elif kind == MANAGE and _is_first(entity, part_id):
             cost = CREDITS_MANAGEMENT  # once, though it goes to all partitions

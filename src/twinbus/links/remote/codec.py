@@ -9,43 +9,10 @@ This module must never change a value on its way: what one end encodes, the othe
 
 from typing import Any, Final
 
-from twinbus.entities.commands import (
-    AddRule,
-    CancelScheduled,
-    Command,
-    CreateEntities,
-    DeleteEntities,
-    GetRuntime,
-    GetSessionState,
-    ListEntities,
-    ListPartitions,
-    ListRules,
-    ListSessions,
-    NewEntity,
-    Peek,
-    ReceiveDeferred,
-    RemoveRule,
-    RenewLocks,
-    RenewSession,
-    ReplaceRule,
-    Send,
-    SetSessionState,
-    Settle,
-    StoreCommand,
-    UpdateEntities,
-)
+from twinbus.entities import commands, selections
 from twinbus.entities.descriptions import DESCRIPTIONS, QueueDescription
 from twinbus.entities.message import Overlay
 from twinbus.entities.rule_descriptions import RuleDescription
-from twinbus.entities.selections import (
-    Browse,
-    DeleteMessages,
-    ListNumbers,
-    Resubmit,
-    Selection,
-    SettleRanges,
-    Undefer,
-)
 from twinbus.links.remote.messages import (
     decode_new_messages,
     decode_overlay,
@@ -59,48 +26,48 @@ SETTLE: Final = COMMAND_MIN + 1
 
 # All other commands by their numbers: which fields they carry, in the order of their constructors.
 _CHOSEN: Final = ("subqueue", "selection", "count")
-_KINDS: Final[dict[int, tuple[type[Command], tuple[str, ...]]]] = {
-    102: (RenewLocks, ("subqueue", "locks")),
-    103: (Peek, ("subqueue", "from_sequence_number", "count", "session_id")),
+_KINDS: Final[dict[int, tuple[type[commands.Command], tuple[str, ...]]]] = {
+    102: (commands.RenewLocks, ("subqueue", "locks")),
+    103: (commands.Peek, ("subqueue", "from_sequence_number", "count", "session_id")),
     104: (
-        ReceiveDeferred,
+        commands.ReceiveDeferred,
         ("subqueue", "sequence_numbers", "receive_mode", "session_id", "session_grant"),
     ),
-    105: (CancelScheduled, ("sequence_numbers",)),
-    106: (RenewSession, ("session_id", "grant")),
-    107: (GetSessionState, ("session_id", "grant")),
-    108: (SetSessionState, ("session_id", "grant", "state")),
-    109: (ListSessions, ("updated_since_ms", "skip", "top")),
-    110: (AddRule, ("description",)),
-    111: (ReplaceRule, ("description",)),
-    112: (RemoveRule, ("name",)),
-    113: (ListRules, ("skip", "top")),
-    114: (CreateEntities, ("entities",)),
-    115: (UpdateEntities, ("entity_ids", "description")),
-    116: (DeleteEntities, ("entity_ids",)),
-    117: (ListEntities, ()),
-    118: (GetRuntime, ("entity_ids",)),
-    119: (DeleteMessages, _CHOSEN),
-    120: (Browse, (*_CHOSEN, "maximum_bytes", "is_range")),
-    121: (Undefer, (*_CHOSEN, "sequence_numbers")),
-    122: (Resubmit, _CHOSEN),
-    123: (ListNumbers, _CHOSEN),
-    124: (SettleRanges, (*_CHOSEN, "bounds", "overlay")),
-    125: (ListPartitions, ("subqueue",)),
+    105: (commands.CancelScheduled, ("sequence_numbers",)),
+    106: (commands.RenewSession, ("session_id", "grant")),
+    107: (commands.GetSessionState, ("session_id", "grant")),
+    108: (commands.SetSessionState, ("session_id", "grant", "state")),
+    109: (commands.ListSessions, ("updated_since_ms", "skip", "top")),
+    110: (commands.AddRule, ("description",)),
+    111: (commands.ReplaceRule, ("description",)),
+    112: (commands.RemoveRule, ("name",)),
+    113: (commands.ListRules, ("skip", "top")),
+    114: (commands.CreateEntities, ("entities",)),
+    115: (commands.UpdateEntities, ("entity_ids", "description")),
+    116: (commands.DeleteEntities, ("entity_ids",)),
+    117: (commands.ListEntities, ()),
+    118: (commands.GetRuntime, ("entity_ids",)),
+    119: (selections.DeleteMessages, _CHOSEN),
+    120: (selections.Browse, (*_CHOSEN, "maximum_bytes", "is_range")),
+    121: (selections.Undefer, (*_CHOSEN, "sequence_numbers")),
+    122: (selections.Resubmit, _CHOSEN),
+    123: (selections.ListNumbers, _CHOSEN),
+    124: (selections.SettleRanges, (*_CHOSEN, "bounds", "overlay")),
+    125: (commands.ListPartitions, ("subqueue",)),
 }
 _CODES: Final = {kind: (code, names) for code, (kind, names) in _KINDS.items()}
 
 
-def encode_command(store: int, number: int, command: Command) -> Operation:
+def encode_command(store: int, number: int, command: commands.Command) -> Operation:
     """(operation, store, number, entity, ...)"""
-    if isinstance(command, Send):
+    if isinstance(command, commands.Send):
         messages = encode_new_messages(command.messages)
         carrier = command.carrier
         if not carrier:
             return (SEND, store, number, command.entity_id, messages)
         numbers, completed = command.carrier_numbers, command.carrier_completed
         return (SEND, store, number, command.entity_id, messages, carrier, numbers, completed)
-    if isinstance(command, Settle):
+    if isinstance(command, commands.Settle):
         overlay = None if command.overlay is None else encode_overlay(command.overlay)
         return (
             SETTLE,
@@ -118,12 +85,12 @@ def encode_command(store: int, number: int, command: Command) -> Operation:
     return (code, store, number, command.entity_id, *fields)
 
 
-def decode_command(operation: Operation) -> Command:
+def decode_command(operation: Operation) -> commands.Command:
     """The command, with its number as context."""
     code: int = operation[0]
     if code == SEND:
         messages = decode_new_messages(operation[4])
-        send = Send(operation[3], messages, operation[2])
+        send = commands.Send(operation[3], messages, operation[2])
         if len(operation) > 5:
             send.carrier = operation[5]
             send.carrier_numbers = operation[6]
@@ -131,7 +98,7 @@ def decode_command(operation: Operation) -> Command:
         return send
     if code == SETTLE:
         overlay = None if operation[7] is None else decode_overlay(operation[7])
-        settle = Settle(
+        settle = commands.Settle(
             operation[3], operation[4], operation[5], operation[6], overlay, operation[2]
         )
         settle.delay_ms = operation[8]
@@ -139,8 +106,8 @@ def decode_command(operation: Operation) -> Command:
     kind, names = _KINDS[code]
     make: Any = kind
     fields = [_decode_field(name, operation[4 + i]) for i, name in enumerate(names)]
-    command: Command = (
-        make(*fields) if issubclass(kind, StoreCommand) else make(operation[3], *fields)
+    command: commands.Command = (
+        make(*fields) if issubclass(kind, commands.StoreCommand) else make(operation[3], *fields)
     )
     command.context = operation[2]
     return command
@@ -150,7 +117,7 @@ def decode_command(operation: Operation) -> Command:
 
 
 def _encode_field(value: Any) -> object:
-    if isinstance(value, Selection):
+    if isinstance(value, selections.Selection):
         return _encode_selection(value)
     if isinstance(value, Overlay):
         return encode_overlay(value)
@@ -158,7 +125,7 @@ def _encode_field(value: Any) -> object:
         return value.to_json()
     if isinstance(value, QueueDescription):
         return encode_description(value)
-    if isinstance(value, list) and value and isinstance(value[0], NewEntity):
+    if isinstance(value, list) and value and isinstance(value[0], commands.NewEntity):
         return [_encode_new_entity(new) for new in value]
     return value
 
@@ -184,19 +151,19 @@ def decode_description(fields: tuple[str, str]) -> QueueDescription:
     return DESCRIPTIONS[fields[0]].from_json(fields[1])
 
 
-def _encode_new_entity(new: NewEntity) -> Operation:
+def _encode_new_entity(new: commands.NewEntity) -> Operation:
     rule = None if new.rule is None else new.rule.to_json()
     return (new.kind, new.name, encode_description(new.description), rule)
 
 
 def _decode_new_entity(
     kind: str, name: str, description: tuple[str, str], rule: str | None
-) -> NewEntity:
+) -> commands.NewEntity:
     made = None if rule is None else RuleDescription.from_json(rule)
-    return NewEntity(kind, name, decode_description(description), made)
+    return commands.NewEntity(kind, name, decode_description(description), made)
 
 
-def _encode_selection(selection: Selection) -> Operation:
+def _encode_selection(selection: selections.Selection) -> Operation:
     return (
         selection.from_sequence_number,
         selection.before_ms,
@@ -207,8 +174,8 @@ def _encode_selection(selection: Selection) -> Operation:
     )
 
 
-def _decode_selection(fields: Operation) -> Selection:
-    selection = Selection()
+def _decode_selection(fields: Operation) -> selections.Selection:
+    selection = selections.Selection()
     selection.from_sequence_number = fields[0]
     selection.before_ms = fields[1]
     selection.session_id = fields[2]
