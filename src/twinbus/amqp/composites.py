@@ -84,23 +84,14 @@ class NodeTerminus(Composite):
         "timeout",
     )
 
-    def __init__(
-        self,
-        address: str | None = None,
-        durable: int = 0,
-        expiry_policy: str = "session-end",
-        timeout: int = 0,
-        dynamic: bool = False,
-        dynamic_node_properties: dict[object, object] | None = None,
-        capabilities: list[str] | None = None,
-    ) -> None:
+    def __init__(self, address: str | None = None) -> None:
         self.address = address
-        self.durable = durable
-        self.expiry_policy = expiry_policy
-        self.timeout = timeout
-        self.dynamic = dynamic
-        self.dynamic_node_properties = dynamic_node_properties
-        self.capabilities: list[str] = [] if capabilities is None else capabilities
+        self.durable = 0
+        self.expiry_policy = "session-end"
+        self.timeout = 0
+        self.dynamic = False
+        self.dynamic_node_properties: dict[object, object] | None = None
+        self.capabilities: list[str] = []
 
     def _encode(self, code: int, own: list[bytes]) -> bytes:
         """With what only one of the two has between them and the capabilities."""
@@ -123,23 +114,13 @@ class Source(NodeTerminus):
     def __init__(
         self,
         address: str | None = None,
-        durable: int = 0,
-        expiry_policy: str = "session-end",
-        timeout: int = 0,
-        dynamic: bool = False,
-        dynamic_node_properties: dict[object, object] | None = None,
-        distribution_mode: str | None = None,
         filter: dict[object, object] | None = None,  # noqa: A002  # the specification's name
-        default_outcome: "DeliveryState | None" = None,
-        outcomes: list[str] | None = None,
-        capabilities: list[str] | None = None,
     ) -> None:
-        node = dynamic_node_properties
-        super().__init__(address, durable, expiry_policy, timeout, dynamic, node, capabilities)
-        self.distribution_mode = distribution_mode
+        super().__init__(address)
+        self.distribution_mode: str | None = None
         self.filter = filter
-        self.default_outcome = default_outcome
-        self.outcomes: list[str] = [] if outcomes is None else outcomes
+        self.default_outcome: DeliveryState | None = None
+        self.outcomes: list[str] = []
 
     def encode(self) -> bytes:
         mode, wanted = put_symbol(self.distribution_mode), put_symbol_map(self.filter)
@@ -376,6 +357,16 @@ def read_error(value: object) -> AmqpError | None:
     return AmqpError(fields.text(0), fields.optional_text(1), fields.optional_map(2))
 
 
+def _read_node(node: NodeTerminus, fields: Fields) -> None:
+    """What source and target begin with; the capabilities come last in both."""
+    node.address = fields.optional_text(0)
+    node.durable = fields.number(1, 0)
+    node.expiry_policy = fields.optional_text(2) or "session-end"
+    node.timeout = fields.number(3, 0)
+    node.dynamic = fields.boolean(4)
+    node.dynamic_node_properties = fields.optional_map(5)
+
+
 def read_source(value: object) -> Source | None:
     """The source in a field."""
     if value is None:
@@ -383,19 +374,14 @@ def read_source(value: object) -> Source | None:
     if not isinstance(value, Described) or descriptor_code(value.descriptor) != 0x28:
         raise decode_error("not a source")
     fields = Fields("source", value.value, 11)
-    return Source(
-        fields.optional_text(0),
-        fields.number(1, 0),
-        fields.optional_text(2) or "session-end",
-        fields.number(3, 0),
-        fields.boolean(4),
-        fields.optional_map(5),
-        fields.optional_text(6),
-        fields.optional_map(7),
-        read_state(fields.value(8)),
-        fields.texts(9),
-        fields.texts(10),
-    )
+    source = Source()
+    _read_node(source, fields)
+    source.distribution_mode = fields.optional_text(6)
+    source.filter = fields.optional_map(7)
+    source.default_outcome = read_state(fields.value(8))
+    source.outcomes = fields.texts(9)
+    source.capabilities = fields.texts(10)
+    return source
 
 
 def read_target(value: object) -> Target | Coordinator | None:
@@ -408,15 +394,10 @@ def read_target(value: object) -> Target | Coordinator | None:
     if code == 0x30:
         return Coordinator(Fields("coordinator", value.value, 1).texts(0))
     fields = Fields("target", value.value, 7)
-    return Target(
-        fields.optional_text(0),
-        fields.number(1, 0),
-        fields.optional_text(2) or "session-end",
-        fields.number(3, 0),
-        fields.boolean(4),
-        fields.optional_map(5),
-        fields.texts(6),
-    )
+    target = Target()
+    _read_node(target, fields)
+    target.capabilities = fields.texts(6)
+    return target
 
 
 def read_state(value: object, inside: bool = False) -> DeliveryState | None:

@@ -68,20 +68,22 @@ from twinbus.amqp.types import Array, Described, Int, Symbol, UInt, ULong
 from twinbus.errors import RemoteProtocolError
 
 ERROR = AmqpError("amqp:not-found", "no such queue", {Symbol("k"): "v"})
-SOURCE = Source(
-    "queue",
-    1,
-    "never",
-    30,
-    True,
-    {Symbol("lifetime-policy"): None},
-    "move",
-    {Symbol("com.microsoft:session-filter"): "s"},
-    Modified(True, False, {Symbol("a"): Int(1)}),
-    ["amqp:accepted:list", "amqp:rejected:list"],
-    ["queue"],
-)
-TARGET = Target("queue", 2, "link-detach", 5, False, {Symbol("x"): 1}, ["queue", "topic"])
+SOURCE = Source("queue", {Symbol("com.microsoft:session-filter"): "s"})
+SOURCE.durable = 1
+SOURCE.expiry_policy = "never"
+SOURCE.timeout = 30
+SOURCE.dynamic = True
+SOURCE.dynamic_node_properties = {Symbol("lifetime-policy"): None}
+SOURCE.distribution_mode = "move"
+SOURCE.default_outcome = Modified(True, False, {Symbol("a"): Int(1)})
+SOURCE.outcomes = ["amqp:accepted:list", "amqp:rejected:list"]
+SOURCE.capabilities = ["queue"]
+TARGET = Target("queue")
+TARGET.durable = 2
+TARGET.expiry_policy = "link-detach"
+TARGET.timeout = 5
+TARGET.dynamic_node_properties = {Symbol("x"): 1}
+TARGET.capabilities = ["queue", "topic"]
 
 SAMPLES: list[Performative] = [
     Open("container"),
