@@ -12,7 +12,8 @@ from twinbus.cli.arguments import (
 )
 from twinbus.cli.exit_codes import Nonsense
 from twinbus.cli.printing import print_json, print_table
-from twinbus.client.faults import Document, FaultClient
+from twinbus.client.faults import FaultClient
+from twinbus.client.http import Document
 from twinbus.gateway.faults.kinds import KINDS
 
 _COLUMNS: Final = ("ID", "KIND", "SCOPE", "PROBABILITY", "DELAY", "REMAINING", "ACTED")

@@ -7,16 +7,14 @@ put into tables.
 import argparse
 import json
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlencode
 
 from twinbus.cli.arguments import Commands, add_connection_string, add_json, connection_string
 from twinbus.cli.printing import print_json, print_table
 from twinbus.cli.progress import span
-from twinbus.client.http import REFUSED, HttpClient, refusal
+from twinbus.client.http import REFUSED, Document, HttpClient, refusal
 from twinbus.errors import NotSupported
-
-Document = dict[str, Any]  # any JSON
 
 PAGE_SIZE: Final = 1_000
 _KNOWN: Final = (400, 401, 403)  # about this request, rather than that there is no such thing

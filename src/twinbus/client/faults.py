@@ -10,21 +10,19 @@ Documents are those of the protocol; what makes sense is the server's to say.
 import json
 import ssl
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
-from twinbus.client.http import REFUSED, HttpClient, refusal
+from twinbus.client.http import Document, HttpClient
 
 FAULTS: Final = "/$faults"
-
-Document = dict[str, Any]  # any JSON
 
 
 class FaultClient:
     """The faults of one server."""
 
     def __init__(self, connection_string: str, tls: ssl.SSLContext | None = None) -> None:
-        self._http = HttpClient(connection_string, tls)
+        self._request = HttpClient(connection_string, tls).exchange_json
 
     def add(self, fault: Mapping[str, object]) -> Document:
         return self._request("POST", FAULTS, json.dumps(fault).encode())
@@ -38,20 +36,3 @@ class FaultClient:
 
     def clear_all(self) -> None:
         self._request("DELETE", FAULTS)
-
-    def _request(self, method: str, path: str, body: bytes | None = None) -> Document:
-        headers = {"Content-Type": "application/json"}
-        status, text = self._http.exchange(method, path, body, headers)
-        document = _document(text)
-        if status >= REFUSED:
-            raise refusal(status, str(document.get("error", "")))
-        return document
-
-
-def _document(text: bytes) -> Document:
-    """What an answer says; one that is no JSON object says nothing."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

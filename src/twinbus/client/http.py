@@ -1,12 +1,13 @@
 """Requests over HTTP to one namespace, on the standard library: one connection per request.
 
-Signs every request with a token for the whole namespace.  What the bytes mean is the caller's.
+Signs every request with a token for the whole namespace.  What is said is the caller's.
 """
 
 import http.client
+import json
 import ssl
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.sas import make_sas_token
@@ -37,6 +38,8 @@ _REFUSALS: Final[Mapping[int, type[ServiceError]]] = {
     404: EntityNotFound,
     409: EntityAlreadyExists,
 }
+
+Document = dict[str, Any]  # any JSON
 
 
 class Unreachable(TwinbusError):
@@ -77,6 +80,19 @@ class HttpClient:
             raise Unreachable(reason) from error
         finally:
             connection.close()
+
+    def exchange_json(self, method: str, path: str, body: bytes | None = None) -> Document:
+        """The JSON object of the answer; one that is none says nothing.  Raises what is refused."""
+        headers = {"Content-Type": "application/json"}
+        status, text = self.exchange(method, path, body, headers)
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = {}
+        document: Document = found if isinstance(found, dict) else {}
+        if status >= REFUSED:
+            raise refusal(status, str(document.get("error", "")))
+        return document
 
     def _token(self) -> str:
         """A shared access signature for the whole namespace."""

@@ -1,10 +1,9 @@
 """What a running server has metered, over HTTP (docs/operating/cost.md)."""
 
-import json
 import ssl
 from urllib.parse import urlencode
 
-from twinbus.client.http import REFUSED, HttpClient, refusal
+from twinbus.client.http import HttpClient
 from twinbus.errors import ServiceError
 from twinbus.metered import Metered, read_document
 
@@ -19,13 +18,7 @@ class MeterClient:
         """A sum for each day, entity and kind; times as ISO 8601 has them."""
         span = {"from": from_text, "to": to_text}
         query = urlencode({name: text for name, text in span.items() if text is not None})
-        status, text = self._http.exchange("GET", f"/$meter?{query}", None, {})
-        try:
-            document = json.loads(text)
-        except ValueError:
-            document = {}
-        if status >= REFUSED:
-            raise refusal(status, str(document.get("error", "")))
+        document = self._http.exchange_json("GET", f"/$meter?{query}")
         lines = [read_document(each) for each in document.get("metered", [])]
         if "metered" not in document or None in lines:
             raise ServiceError("what answers at the endpoint is no meter of this version")

@@ -7,15 +7,13 @@ client.delete("test-1")
 
 import json
 import ssl
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from twinbus.client.connection_string import ConnectionString
-from twinbus.client.http import REFUSED, HttpClient, refusal
+from twinbus.client.http import Document, HttpClient
 
 NAMESPACES: Final = "/$namespaces"
-
-Document = dict[str, Any]  # any JSON
 
 
 class NamespaceClient:
@@ -23,7 +21,7 @@ class NamespaceClient:
 
     def __init__(self, connection_string: str, tls: ssl.SSLContext | None = None) -> None:
         self._target = ConnectionString.parse(connection_string)
-        self._http = HttpClient(connection_string, tls)
+        self._request = HttpClient(connection_string, tls).exchange_json
 
     def create(self, name: str, config: str = "") -> str:
         """A new namespace, with what the text of a Config.json declares; its connection string."""
@@ -42,18 +40,6 @@ class NamespaceClient:
     def delete(self, name: str) -> None:
         """It goes, with its entities and every message in them."""
         self._request("DELETE", _path(name))
-
-    def _request(self, method: str, path: str, body: bytes | None = None) -> Document:
-        headers = {"Content-Type": "application/json"}
-        status, text = self._http.exchange(method, path, body, headers)
-        try:
-            found = json.loads(text)
-        except ValueError:
-            found = {}
-        document: Document = found if isinstance(found, dict) else {}
-        if status >= REFUSED:
-            raise refusal(status, str(document.get("error", "")))
-        return document
 
 
 def _path(name: str) -> str:
