@@ -8,7 +8,6 @@ from twinbus.clock import Now
 from twinbus.entities.arrivals import Screened, has_number
 from twinbus.entities.carried import JOURNAL
 from twinbus.entities.commands import Send
-from twinbus.entities.duplicates import DuplicateHistory
 from twinbus.entities.facts import MAIN, Arrived, Carried, IdsSeen, Stored, Together, gather
 from twinbus.entities.message import (
     NEVER_MS,
@@ -27,27 +26,30 @@ class QueueSends(QueueTransitions):
 
     __slots__ = ()
 
-    def send(self, messages: list[NewMessage], now: Now) -> list[int]:
+    def send(self, messages: list[NewMessage], now: Now, admitted: bool = False) -> list[int]:
         """Enqueue or schedule, all or none; returns the sequence numbers.
 
         What is accepted and dropped has the number 0: a ping, a copy of what its producer has sent
         before under the same number, and, where duplicates are detected, a duplicate.
+
+        What was acknowledged before it came here is admitted, whatever the status and the size.
         """
+        if self._send_disabled and not admitted:
+            raise self._disabled()
         if has_producer_key(messages):
-            return self._send_keyed(messages, now)
-        return self._send_unkeyed(messages, now)
+            return self._send_keyed(messages, admitted, now)
+        return self._send_unkeyed(messages, admitted, now)
 
     def must_be_whole(self, messages: list[NewMessage]) -> bool:
         """Must these be one frame?  Ids and producers' numbers come with their messages."""
         return self.history is not None or has_producer_key(messages)
 
-    def _send_keyed(self, messages: list[NewMessage], now: Now) -> list[int]:
+    def _send_keyed(self, messages: list[NewMessage], admitted: bool, now: Now) -> list[int]:
         only = messages[0].producer_key
         if len(messages) == 1 and only is not None and not only.is_ping:
-            return self._send_numbered(messages, only, now)
+            return self._send_numbered(messages, only, admitted, now)
         found = self._arrivals().screen(messages)
-        self.check_sendable()
-        if found.ping_count:
+        if found.ping_count and not admitted:
             self.check_ping(found.ping_bytes)
         if not found.fresh:
             # Nothing to write.  But a ping tells whether the log works, and of a copy the first one
@@ -55,21 +57,22 @@ class QueueSends(QueueTransitions):
             self.facts.append(Together([]))
             return found.spread([])
         mark = len(self.facts)
-        numbers = self._send_unkeyed(found.fresh, now)
+        numbers = self._send_unkeyed(found.fresh, admitted, now)
         self._arrive(found)
         gather(self.facts, mark)
         return found.spread(numbers)
 
-    def _send_numbered(self, messages: list[NewMessage], only: ProducerKey, now: Now) -> list[int]:
+    def _send_numbered(
+        self, messages: list[NewMessage], only: ProducerKey, admitted: bool, now: Now
+    ) -> list[int]:
         """What `_send_keyed` does with one numbered message: a paired sender sends one a call."""
-        self.check_sendable()
         arrivals = self._arrivals()
         producer, number = only.producer, only.number
         if has_number(arrivals.bounds_of(producer), number):
             self.facts.append(Together([]))  # as above
             return [0]
         mark = len(self.facts)
-        numbers = self._send_unkeyed(messages, now)
+        numbers = self._send_unkeyed(messages, admitted, now)
         bounds = [number, number + 1]
         arrivals.add(producer, bounds)
         self.facts.append(Arrived(self.entity_id, producer, bounds))
@@ -83,16 +86,10 @@ class QueueSends(QueueTransitions):
                 self._arrivals().add(producer, bounds)
                 self.facts.append(Arrived(self.entity_id, producer, bounds))
 
-    def _send_unkeyed(self, messages: list[NewMessage], now: Now) -> list[int]:
+    def _send_unkeyed(self, messages: list[NewMessage], admitted: bool, now: Now) -> list[int]:
         history = self.history
         if history is None:
-            return self._send_fresh(messages, now)
-        return self._send_distinct(history, messages, now)
-
-    def _send_distinct(
-        self, history: DuplicateHistory, messages: list[NewMessage], now: Now
-    ) -> list[int]:
-        self.check_sendable()
+            return self._send_fresh(messages, admitted, now)
         sifted = history.sift(messages, self.description.enable_partitioning, now.utc_ms)
         if not sifted.fresh:
             # Nothing new to write.  But the first one may be on its way to the disk still, and
@@ -101,7 +98,7 @@ class QueueSends(QueueTransitions):
             return sifted.spread([])
         history.check_room(len(sifted.fresh), now.utc_ms)
         mark = len(self.facts)
-        numbers = self._send_fresh(sifted.fresh, now)
+        numbers = self._send_fresh(sifted.fresh, admitted, now)
         if sifted.digests:
             history.add(sifted.digests, now.utc_ms)
             self.facts.append(IdsSeen(self.entity_id, now.utc_ms, sifted.digests))
@@ -118,7 +115,7 @@ class QueueSends(QueueTransitions):
             if number not in known:
                 fresh.append(message)
         mark = len(self.facts)
-        given = self._let_in(fresh, carrier.startswith(JOURNAL), now)
+        given = self.send(fresh, now, carrier.startswith(JOURNAL)) if fresh else []
         kept = carried.with_these(carrier, numbers, command.carrier_completed)
         carried.remember(carrier, kept)
         # Stated also if nothing is new: the first send may be on its way to the disk still.
@@ -126,19 +123,6 @@ class QueueSends(QueueTransitions):
         gather(self.facts, mark)
         given.reverse()
         return [0 if number in known else given.pop() for number in numbers]
-
-    def _let_in(self, messages: list[NewMessage], is_acknowledged: bool, now: Now) -> list[int]:
-        """Send; what has been acknowledged long ago is not refused any more."""
-        if not messages:
-            return []
-        if not is_acknowledged:
-            return self.send(messages, now)
-        is_disabled, size_bytes_max = self._send_disabled, self._size_bytes_max
-        self._send_disabled, self._size_bytes_max = False, NEVER_MS
-        try:
-            return self.send(messages, now)
-        finally:
-            self._send_disabled, self._size_bytes_max = is_disabled, size_bytes_max
 
     def remember(self, messages: list[NewMessage], now: Now) -> list[NewMessage]:
         """For transactions: which messages are to be stored; from now on they are known."""
@@ -155,24 +139,33 @@ class QueueSends(QueueTransitions):
             self.facts.append(IdsSeen(self.entity_id, now.utc_ms, sifted.digests))
         return sifted.fresh
 
-    def _send_fresh(self, messages: list[NewMessage], now: Now) -> list[int]:
-        self.check_send(messages, now)
+    def _send_fresh(self, messages: list[NewMessage], admitted: bool, now: Now) -> list[int]:
+        """Store what is new, or refuse it."""
+        if not admitted:
+            self._check_size(messages)
+        self._check_ids(messages)
         stored = self.enqueue(messages, now)
         self.facts.append(Stored(self.entity_id, MAIN, stored))
         return [message.sequence_number for message in stored]
 
     def check_send(self, messages: list[NewMessage], now: Now) -> None:
         """Refuse what `send` would refuse; nothing changes."""
-        if self._send_disabled:
-            raise self._disabled()
+        self.check_sendable()
+        self._check_size(messages)
+        if self.history is not None:
+            self.history.check_room(len(messages), now.utc_ms)
+        self._check_ids(messages)
+
+    def _check_size(self, messages: list[NewMessage]) -> None:
+        """Refuse messages that the queue has no room for."""
         size_bytes = self.size_bytes()
         for new in messages:
             size_bytes += len(new.body)
         if size_bytes > self._size_bytes_max:
             raise self._quota_exceeded()
-        history = self.history
-        if history is not None:
-            history.check_room(len(messages), now.utc_ms)
+
+    def _check_ids(self, messages: list[NewMessage]) -> None:
+        """Refuse messages without the ids they need; a plain queue needs none."""
 
     def check_more(self, earlier: list[NewMessage], messages: list[NewMessage], now: Now) -> None:
         """Refuse what could not be sent in one transaction with what came earlier."""

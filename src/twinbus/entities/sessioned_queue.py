@@ -56,8 +56,7 @@ class SessionedQueue(Queue):
 
     # -- in, out and settled --------------------------------------------------------------------
 
-    def check_send(self, messages: list[NewMessage], now: Now) -> None:
-        super().check_send(messages, now)
+    def _check_ids(self, messages: list[NewMessage]) -> None:
         for new in messages:
             if new.session_id is None:
                 if new.is_ping:

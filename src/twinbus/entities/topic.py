@@ -112,10 +112,10 @@ class Topic(Queue):
 
     # -- sending --------------------------------------------------------------------------------
 
-    def _send_fresh(self, messages: list[NewMessage], now: Now) -> list[int]:
+    def _send_fresh(self, messages: list[NewMessage], admitted: bool, now: Now) -> list[int]:
         """Fan out or schedule, all or none; returns the topic's own sequence numbers."""
         is_whole = self.must_be_whole(messages)
-        plan = self._plan(messages, now)
+        plan = self._plan(messages, admitted, now)
         utc_ms = now.utc_ms
         self.accessed_utc_ms = utc_ms
         self.copied_size_bytes = 0
@@ -145,7 +145,8 @@ class Topic(Queue):
 
     def check_send(self, messages: list[NewMessage], now: Now) -> None:
         """Refuse what `send` would refuse; nothing changes."""
-        self._plan(messages, now)
+        self.check_sendable()
+        self._plan(messages, False, now)
         if self.history is not None:
             self.history.check_room(len(messages), now.utc_ms)
 
@@ -154,15 +155,15 @@ class Topic(Queue):
 
     def copied_bytes(self, messages: list[NewMessage], now: Now) -> int:
         """How much `send` would write beside the messages: what is one transaction is one frame."""
+        self.check_sendable()
         size = 0
-        for copies in self._plan(messages, now):
+        for copies in self._plan(messages, False, now):
             for copy in copies:
                 size += copy.letter.size_bytes
         return size
 
-    def _plan(self, messages: list[NewMessage], now: Now) -> list[list[Copy]]:
+    def _plan(self, messages: list[NewMessage], admitted: bool, now: Now) -> list[list[Copy]]:
         """The copies of every message; none of one that is for later."""
-        self.check_sendable()
         plan: list[list[Copy]] = []
         size_bytes = self.size_bytes()
         for new in messages:
@@ -172,10 +173,11 @@ class Topic(Queue):
             else:
                 copies, _ = self._copies(new, 0, self._together_size_max)  # more is refused
                 plan.append(copies)
-        if size_bytes > self._size_bytes_max:
+        if size_bytes > self._size_bytes_max and not admitted:
             raise self._quota_exceeded()
         self._check_together(messages, plan)
-        self._check_subscriptions(plan)
+        if not admitted:
+            self._check_subscriptions(plan)
         return plan
 
     def _schedule(self, new: NewMessage, number: int) -> Message:

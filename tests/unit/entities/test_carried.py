@@ -3,12 +3,18 @@
 import pytest
 
 from tests.unit.entities.scene import Scene, SessionScene, numbers_of
+from tests.unit.entities.test_topic import NOW, Stage
 from twinbus.entities.carried import JOURNAL, CarriedNumbers
 from twinbus.entities.commands import ABANDON, TRANSFER_DEAD_LETTER, Send, Settle
-from twinbus.entities.descriptions import SEND_DISABLED, QueueDescription, TopicDescription
+from twinbus.entities.descriptions import (
+    SEND_DISABLED,
+    QueueDescription,
+    SubscriptionDescription,
+    TopicDescription,
+)
 from twinbus.entities.facts import DEAD_LETTER, MAIN, Carried, Fact, Stored, Together
 from twinbus.entities.facts import TRANSFER_DEAD_LETTER as TRANSFER_QUEUE
-from twinbus.entities.message import NewMessage, Overlay
+from twinbus.entities.message import NewMessage, Overlay, ProducerKey
 from twinbus.entities.state import Grants
 from twinbus.entities.topic import Topic
 from twinbus.errors import EntityDisabled, InvalidOperation, QuotaExceeded
@@ -132,6 +138,32 @@ def test_what_a_journal_brings_was_acknowledged_and_is_let_in() -> None:
     assert scene.queue.send_carried(send, scene.now) == [1, 2, 3]
     with pytest.raises(EntityDisabled):
         scene.queue.send([NewMessage(b"")], scene.now)
+
+
+def test_what_a_journal_brings_is_let_into_a_topic_too() -> None:
+    """Its size holds for the subscriptions; their own status still counts."""
+    stage = Stage(TopicDescription(max_size_megabytes=1))
+    full, closed = stage.subscribe({}), stage.subscribe({})
+    stage.topic.send([NewMessage(bytes(1 << 20))], NOW)
+    stage.topic.update(TopicDescription(max_size_megabytes=1, status=SEND_DISABLED))
+    closed.update(SubscriptionDescription(status=SEND_DISABLED))
+    ping = NewMessage(b"")
+    ping.producer_key = ProducerKey("", 0, True)
+    send = carried(1, 2, size=100, carrier=JOURNAL + "0")
+    send.messages[1] = ping
+    assert stage.topic.apply(send, NOW) == [2, 0]
+    assert [full.counts().active, closed.counts().active] == [2, 1]
+    with pytest.raises(EntityDisabled):
+        stage.topic.send([NewMessage(b"")], NOW)
+
+
+def test_what_a_journal_brings_must_still_have_its_session() -> None:
+    scene = SessionScene()
+    send = carried(1, carrier=JOURNAL + "0")
+    send.messages[0].session_id = None
+    with pytest.raises(InvalidOperation):
+        scene.queue.apply(send, scene.now)
+    assert scene.facts == []
 
 
 def test_a_repeat_is_no_duplicate_and_a_duplicate_no_repeat() -> None:
