@@ -28,7 +28,8 @@ from twinbus.entities.commands import (
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import ACTIVE, DEFERRED, NEVER_MS, SCHEDULED, NewMessage
-from twinbus.entities.sessions import ANY_TIME_MS, SessionLock
+from twinbus.entities.session_locks import SessionLock
+from twinbus.entities.sessions import ANY_TIME_MS
 from twinbus.errors import (
     MessageLockLost,
     MessageNotFound,

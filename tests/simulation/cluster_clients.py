@@ -30,7 +30,7 @@ from twinbus.entities.commands import (
 )
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import Message
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import MessageLockLost, ServiceError, SessionLockLost, Unavailable
 from twinbus.links.remote.receivers import RemoteReceiver
 from twinbus.links.store_link import ReceiverDescription, Receiving

@@ -21,7 +21,7 @@ from twinbus.entities.commands import (
 )
 from twinbus.entities.facts import DEAD_LETTER, MAIN
 from twinbus.entities.message import ACTIVE, DEFERRED, Message
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import OperationTimeout, ServiceError
 from twinbus.links.store_link import ReceiverDescription, Receiving
 

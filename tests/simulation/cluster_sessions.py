@@ -14,7 +14,7 @@ from twinbus.entities.commands import (
 )
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTER_QUEUE
 from twinbus.entities.facts import MAIN
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import OperationTimeout, ServiceError, SessionCannotBeLocked, Unavailable
 from twinbus.links.store_link import Accepting, ReceiverDescription
 

@@ -39,7 +39,8 @@ from twinbus.entities.rule_descriptions import (
     RuleDescription,
     default_rule,
 )
-from twinbus.entities.sessions import SessionLock, SessionQueue
+from twinbus.entities.session_locks import SessionLock
+from twinbus.entities.sessions import SessionQueue
 from twinbus.entities.topic import Topic
 from twinbus.errors import SessionCannotBeLocked, SessionLockLost
 from twinbus.storage.disk import Disk

@@ -57,6 +57,7 @@ FILE_METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "iterdir
 MAY_READ_TIME = ("clock.py", "testing/")
 TIME_CALLS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "utcnow", "today"}
 UNSAFE_MODULES = {"pickle", "marshal", "shelve", "yaml"}
+MAY_KNOW_QUEUE_CLASSES = ("entities/", "storage/entity_index.py")
 # Between a server and the processes it has started itself, on a socketpair nobody else can reach.
 MAY_USE_MARSHAL = ("links/remote/channel.py",)
 
@@ -198,6 +199,38 @@ def faults_of_source(path: Path) -> list[str]:
                 unsafe -= {"marshal"}
             faults += [f"{line}{name} is unsafe to read" for name in sorted(unsafe)]
     return faults
+
+
+def test_a_queue_is_asked_and_not_looked_at() -> None:
+    """What it does is its class's business: only the room itself, and the index, may know it."""
+    classes = queue_classes()
+    assert {"Queue", "SessionQueue", "Topic"} <= classes
+    others = [path for path in SOURCES if not allowed(path, MAY_KNOW_QUEUE_CLASSES)]
+
+    def faults_of(path: Path) -> list[str]:
+        return [
+            f"line {node.lineno}: ask the queue, whatever its class"
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call)
+            and called(node) == ("", "isinstance")
+            and classes & {each.id for each in ast.walk(node.args[1]) if isinstance(each, ast.Name)}
+        ]
+
+    check(faults_of, others)
+
+
+def queue_classes() -> set[str]:
+    """All classes of entities that hold messages."""
+    found = {"QueueState"}
+    trees = [ast.parse(path.read_text()) for path in (PACKAGE / "entities").glob("*.py")]
+    classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
+    count = 0
+    while count < len(found):
+        count = len(found)
+        for node in classes:
+            if found & {base.id for base in node.bases if isinstance(base, ast.Name)}:
+                found.add(node.name)
+    return found
 
 
 def test_one_word_per_thing() -> None:

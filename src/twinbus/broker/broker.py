@@ -42,7 +42,7 @@ from twinbus.entities.facts import FACT_OVERHEAD_BYTES
 from twinbus.entities.fields import MessageCodec
 from twinbus.entities.message import Message
 from twinbus.entities.queue import Queue
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import (
     ArgumentInvalid,
     DiskFull,

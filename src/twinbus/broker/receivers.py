@@ -3,12 +3,12 @@
 from functools import partial
 
 from twinbus.broker.delivery import QueueReceivers, Receiver, check_receiver_count
-from twinbus.broker.session_delivery import SessionReceivers, check_session, receivers_of
+from twinbus.broker.session_delivery import SessionReceivers, receivers_of
 from twinbus.broker.session_waiters import Waiter
 from twinbus.broker.store_run import StoreRun
 from twinbus.entities.facts import MAIN
 from twinbus.entities.queue import Queue
-from twinbus.entities.sessions import SessionLock, SessionQueue
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import EntityNotFound, InvalidOperation
 from twinbus.links.sink import Sink
 from twinbus.links.store_link import Answer, ReceiverDescription
@@ -26,7 +26,7 @@ class StoreReceivers:
         subqueue, session, relays = description.subqueue, description.session, description.relays
         queue = self._receivable(description.entity_id, subqueue, relays)
         now = self._run.clock.now()
-        check_session(queue, subqueue, session, now)
+        queue.check_session(subqueue, session, now)
         queue.accessed_utc_ms = now.utc_ms
         receivers = self._of(queue)
         if session is None:  # who has a session was counted when it asked for one
@@ -86,10 +86,7 @@ class StoreReceivers:
         be taken over, or 0.  The caller opens a receiver with the lock, or releases it.
         """
         queue = self._receivable(entity_id, MAIN, False)
-        if not isinstance(queue, SessionQueue):
-            raise InvalidOperation(
-                f"'{queue.shown_name}' does not require sessions: receive without a session."
-            )
+        queue.check_has_sessions()
         receivers = self._of(queue)
         assert isinstance(receivers, SessionReceivers)
         check_receiver_count(receivers)

@@ -18,28 +18,20 @@ from twinbus.broker.delivery import (
 from twinbus.broker.session_waiters import SessionWaiters, Waiter
 from twinbus.clock import Now
 from twinbus.entities.commands import PEEK_LOCK
-from twinbus.entities.facts import MAIN
 from twinbus.entities.message import NEVER_MS, Message
 from twinbus.entities.queue import Queue
-from twinbus.entities.sessions import SessionLock, SessionQueue
-from twinbus.errors import (
-    EntityNotFound,
-    InvalidOperation,
-    LinkStolen,
-    ServiceError,
-    SessionLockLost,
-)
+from twinbus.entities.session_locks import SessionLock
+from twinbus.errors import EntityNotFound, LinkStolen, ServiceError, SessionLockLost
 from twinbus.links.store_link import Answer
 
 
 class SessionReceivers(QueueReceivers):
     """All receivers of one session entity: by session, and those of its dead-letter queues."""
 
-    __slots__ = ("_by_session", "_stirred", "_waiters", "sessions")
+    __slots__ = ("_by_session", "_stirred", "_waiters")
 
-    def __init__(self, queue: SessionQueue) -> None:
+    def __init__(self, queue: Queue) -> None:
         super().__init__(queue)
-        self.sessions = queue
         self._by_session: dict[str, Receiver] = {}
         self._stirred: dict[Receiver, None] = {}  # whom to look at in the next turn
         self._waiters = SessionWaiters()
@@ -65,7 +57,7 @@ class SessionReceivers(QueueReceivers):
         if self._by_session.get(lock.session_id) is receiver:
             del self._by_session[lock.session_id]
             if receiver.is_exclusive:
-                self.sessions.release_session(lock.session_id, lock.grant, now)
+                self.queue.release_session(lock.session_id, lock.grant, now)
 
     def stir(self, receiver: Receiver) -> None:
         if receiver.session is not None:
@@ -95,7 +87,7 @@ class SessionReceivers(QueueReceivers):
         waiter = Waiter(then, now.mono_ms + timeout_ms)
         result: SessionLock | ServiceError
         try:
-            self.sessions.check_receivable()
+            self.queue.check_receivable()
             if grant != 0:
                 result = self._take_over(session_id or "", grant, now)
             elif session_id is not None:
@@ -113,27 +105,27 @@ class SessionReceivers(QueueReceivers):
         self._waiters.cancel(waiter)
 
     def _accept_named(self, session_id: str, now: Now) -> SessionLock:
-        lock = self.sessions.accept_session(session_id, now)
+        lock = self.queue.accept_session(session_id, now)
         assert lock is not None
         self._tell_lost()  # the lock of an earlier holder may have run out just now
         return lock
 
     def _take_over(self, session_id: str, grant: int, now: Now) -> SessionLock:
-        lock = self.sessions.take_over(session_id, grant, now)
+        lock = self.queue.take_over(session_id, grant, now)
         older = self._by_session.pop(session_id, None)
         if older is not None:
             older.sink.lost(LinkStolen("Another receiver has taken over the session."))
         return lock
 
     def _serve_waiters(self, now: Now) -> None:
-        while len(self._waiters) and self.sessions.has_available():
-            lock = self.sessions.accept_session(None, now)
+        while len(self._waiters) and self.queue.has_available():
+            lock = self.queue.accept_session(None, now)
             if lock is None:
                 return
             self._waiters.answer_next(lock)
 
     def _tell_lost(self) -> None:
-        for session_id, grant in self.sessions.take_lost():
+        for session_id, grant in self.queue.take_lost():
             receiver = self._by_session.get(session_id)
             if receiver is not None and receiver.holds(grant):
                 del self._by_session[session_id]
@@ -144,7 +136,7 @@ class SessionReceivers(QueueReceivers):
     def pump(self, store: Bodies, now: Now, taken: list[Taken]) -> int:
         self._tell_lost()
         self._serve_waiters(now)
-        for session_id in self.sessions.take_stirred():
+        for session_id in self.queue.take_stirred():
             receiver = self._by_session.get(session_id)
             if receiver is not None:
                 self._stirred[receiver] = None
@@ -182,7 +174,7 @@ class SessionReceivers(QueueReceivers):
         lock = receiver.session
         if lock is None:
             return super()._ready(receiver)
-        return self.sessions.session_ready(lock.session_id)
+        return self.queue.session_ready(lock.session_id)
 
     def _take(self, receiver: Receiver, count: int, now: Now) -> list[Message]:
         lock = receiver.session
@@ -190,8 +182,8 @@ class SessionReceivers(QueueReceivers):
             return super()._take(receiver, count, now)
         try:
             if receiver.receive_mode == PEEK_LOCK:
-                return self.sessions.lock_next_of(lock.session_id, lock.grant, count, now)
-            return self.sessions.take_next_of(lock.session_id, lock.grant, count, now)
+                return self.queue.lock_next_of(lock.session_id, lock.grant, count, now)
+            return self.queue.take_next_of(lock.session_id, lock.grant, count, now)
         except SessionLockLost:
             return []  # it has just run out: the next tick says so to everybody
 
@@ -199,29 +191,9 @@ class SessionReceivers(QueueReceivers):
         lock = receiver.session
         if lock is None:
             return super()._locked_until_utc_ms(receiver, now)
-        return self.sessions.locked_until_utc_ms(lock.session_id, now)
+        return self.queue.locked_until_utc_ms(lock.session_id, now)
 
 
 def receivers_of(queue: Queue) -> QueueReceivers:
     """What the receivers of this entity gather in."""
-    if isinstance(queue, SessionQueue):
-        return SessionReceivers(queue)
-    return QueueReceivers(queue)
-
-
-def check_session(queue: Queue, subqueue: int, session: SessionLock | None, now: Now) -> None:
-    """Refuse a receiver without a session where it needs one, and one with it where there is none.
-
-    Dead-letter queues of session entities are read without.  A lock that ran out on the way from
-    whoever accepted it is refused too: nobody would tell that receiver any more.
-    """
-    if subqueue == MAIN and isinstance(queue, SessionQueue):
-        if session is not None:
-            queue.held_session(session.session_id, session.grant, now)
-            return
-        raise InvalidOperation(
-            f"'{queue.shown_name}' requires sessions: a receiver that accepts no session cannot "
-            "receive from it."
-        )
-    if session is not None:
-        raise InvalidOperation(f"'{queue.shown_name}' has no sessions here.")
+    return SessionReceivers(queue) if queue.description.requires_session else QueueReceivers(queue)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
 from twinbus.entities.message import NEVER_MS
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import OperationTimeout, ServiceError
 from twinbus.links.store_link import Answer
 

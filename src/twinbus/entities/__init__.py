@@ -18,8 +18,8 @@ __all__ = [
     "rule_descriptions",
     "rules",
     "selections",
+    "session_locks",
     "sessioned_queue",
-    "sessions",
     "state",
     "topic",
 ]

@@ -42,6 +42,7 @@ from twinbus.entities.fields import MessageCodec
 from twinbus.entities.message import ACTIVE, DEFERRED, SCHEDULED, Message, Overlay, overlay_bytes
 from twinbus.entities.queue_sends import QueueSends
 from twinbus.entities.rules import Rule
+from twinbus.entities.session_locks import SessionLock
 from twinbus.entities.subqueue import SubQueue
 from twinbus.entities.transitions import TRANSITIONS_MAX, has_expired
 from twinbus.errors import (
@@ -64,7 +65,7 @@ LOCK_LOST: Final = (
 class Queue(QueueSends):
     """One queue (or subscription) with its dead-letter queues.
 
-    A third of its methods are for topics and queues with sessions, which have their own answers.
+    Half of its methods are questions that topics and queues with sessions answer in another way.
     """
 
     __slots__ = ()
@@ -295,7 +296,7 @@ class Queue(QueueSends):
         self.accessed_utc_ms = now.utc_ms
         self._remove(MAIN, found)
 
-    # -- what topics and queues with sessions do in another way -----------------------------------
+    # -- what topics answer in another way --------------------------------------------------------
 
     def dependents(self) -> "list[Queue]":
         """Entities that go with this one: the subscriptions of a topic."""
@@ -328,12 +329,71 @@ class Queue(QueueSends):
     def add_runtime(self, runtime: Runtime) -> None:
         """What there is to tell beside the counts of its own messages."""
 
+    # -- sessions, of which a plain queue has none ------------------------------------------------
+
+    def check_session(self, subqueue: int, session: SessionLock | None, now: Now) -> None:
+        """Refuse a receiver that has no session where it needs one, or one where there is none."""
+        if session is not None:
+            raise InvalidOperation(f"'{self.shown_name}' has no sessions here.")
+
+    def check_has_sessions(self) -> None:
+        """Refuse whoever wants to accept a session here."""
+        raise self._no_sessions()
+
+    def has_available(self) -> bool:
+        """May a session be available?  Only `accept_session` knows for certain."""
+        return False
+
+    def accept_session(self, session_id: str | None, now: Now) -> SessionLock | None:
+        """Lock this session, or the one that has been available for longest.
+
+        None when no session is available.  One that is named may be new and empty.
+        """
+        raise self._no_sessions()
+
+    def take_over(self, session_id: str, grant: int, now: Now) -> SessionLock:
+        """Another receiver goes on under the same lock."""
+        raise self._no_sessions()
+
     def release_session(self, session_id: str, grant: int, now: Now) -> None:
-        """The holder of a session does without it."""
+        """The holder closes: locks end, delivery counts stay.  Too late, it changes nothing."""
+
+    def take_lost(self) -> list[tuple[str, int]]:
+        """Session locks that ran out since the last question, as session id and grant."""
+        return []
+
+    def take_stirred(self) -> list[str]:
+        """Held sessions that have got something to hand out since the last question."""
+        return []
+
+    def session_ready(self, session_id: str) -> bool:
+        """Would `lock_next_of` find something (or at least something that has expired)?"""
+        return False
+
+    def lock_next_of(self, session_id: str, grant: int, count: int, now: Now) -> list[Message]:
+        """Lock the next free messages of a held session, `count` at most."""
+        raise self._no_sessions()
+
+    def take_next_of(self, session_id: str, grant: int, count: int, now: Now) -> list[Message]:
+        """Receive and delete from a held session."""
+        raise self._no_sessions()
+
+    def locked_until_utc_ms(self, session_id: str, now: Now) -> int:
+        """Until when a held session, and what was handed out from it, is locked."""
+        raise self._no_sessions()
 
     def peek_session(self, session_id: str, start: int, count: int, now: Now) -> list[Message]:
-        """Look at the messages of one session; here those of others come along."""
-        return self.peek(MAIN, start, count, now)
+        """Look at the messages of one session; nobody needs to hold it for that."""
+        raise self._no_sessions()
+
+    def session_states(self) -> list[tuple[str, bytes, int]]:
+        """For snapshots: each session that has a state, the state, and when it was set (UTC)."""
+        return []
+
+    def _no_sessions(self) -> InvalidOperation:
+        return InvalidOperation(
+            f"'{self.shown_name}' does not require sessions: receive without a session."
+        )
 
     # -- any command ------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What is known of one session, and when the locks of sessions end."""
+"""What is known of one session, how its holder has it, and when the locks of sessions end."""
 
 from heapq import heapify, heappop, heappush
 
@@ -35,6 +35,20 @@ class Session:
         self.locked_until_ms = 0  # monotonic; meaningful while grant != 0
         self.place = 0  # its entry among the available ones; 0 = not among them
         self.end_ms = NEVER_MS  # its entry among the ends of locks
+
+
+class SessionLock:
+    """A session as its holder has it."""
+
+    __slots__ = ("grant", "locked_until_ms", "locked_until_utc_ms", "session_id")
+
+    def __init__(
+        self, session_id: str, grant: int, locked_until_ms: int, locked_until_utc_ms: int
+    ) -> None:
+        self.session_id = session_id
+        self.grant = grant
+        self.locked_until_ms = locked_until_ms  # monotonic
+        self.locked_until_utc_ms = locked_until_utc_ms
 
 
 class SessionLockEnds:

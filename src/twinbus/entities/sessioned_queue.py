@@ -175,7 +175,6 @@ class SessionedQueue(Queue):
     # -- the end of a session lock --------------------------------------------------------------
 
     def take_lost(self) -> list[tuple[str, int]]:
-        """Session locks that ran out since the last question, as session id and grant."""
         lost = self._lost
         self._lost = []
         return lost

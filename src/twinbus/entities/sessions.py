@@ -24,11 +24,12 @@ from twinbus.entities.commands import (
 )
 from twinbus.entities.facts import MAIN, SessionStateSet
 from twinbus.entities.message import Message
-from twinbus.entities.session_locks import Session
+from twinbus.entities.session_locks import Session, SessionLock
 from twinbus.entities.sessioned_queue import SESSION_LOST, SessionedQueue, check_session_id
 from twinbus.entities.transitions import TRANSITIONS_MAX, has_expired
 from twinbus.errors import (
     ArgumentOutOfRange,
+    InvalidOperation,
     MessageNotFound,
     MessageSizeExceeded,
     SessionCannotBeLocked,
@@ -40,20 +41,6 @@ from twinbus.limits import PAGE_COUNT_MAX, PEEK_COUNT_MAX, SESSION_STATE_BYTES_M
 ANY_TIME_MS: Final = 253_402_300_800_000
 
 
-class SessionLock:
-    """A session as its holder has it."""
-
-    __slots__ = ("grant", "locked_until_ms", "locked_until_utc_ms", "session_id")
-
-    def __init__(
-        self, session_id: str, grant: int, locked_until_ms: int, locked_until_utc_ms: int
-    ) -> None:
-        self.session_id = session_id
-        self.grant = grant
-        self.locked_until_ms = locked_until_ms  # monotonic
-        self.locked_until_utc_ms = locked_until_utc_ms
-
-
 class SessionQueue(SessionedQueue):
     """A queue or subscription that requires sessions."""
 
@@ -61,11 +48,22 @@ class SessionQueue(SessionedQueue):
 
     # -- holding a session ----------------------------------------------------------------------
 
-    def accept_session(self, session_id: str | None, now: Now) -> SessionLock | None:
-        """Lock this session, or the one that has been available for longest.
+    def check_session(self, subqueue: int, session: SessionLock | None, now: Now) -> None:
+        if subqueue != MAIN:  # dead letters are read without
+            super().check_session(subqueue, session, now)
+        elif session is None:
+            raise InvalidOperation(
+                f"'{self.shown_name}' requires sessions: a receiver that accepts no session cannot "
+                "receive from it."
+            )
+        else:
+            # If the lock has run out on its way here, nobody would tell the receiver any more.
+            self.held_session(session.session_id, session.grant, now)
 
-        None when no session is available.  One that is named may be new and empty.
-        """
+    def check_has_sessions(self) -> None:
+        """It has."""
+
+    def accept_session(self, session_id: str | None, now: Now) -> SessionLock | None:
         self.check_receivable()
         if session_id is None:
             session = self._next_available(now)
@@ -110,11 +108,9 @@ class SessionQueue(SessionedQueue):
         return None  # the next tick expires more
 
     def take_over(self, session_id: str, grant: int, now: Now) -> SessionLock:
-        """Another receiver goes on under the same lock."""
         return _lock_of(self.held_session(session_id, grant, now), now)
 
     def release_session(self, session_id: str, grant: int, now: Now) -> None:
-        """The holder closes: locks end, delivery counts stay.  Too late, it changes nothing."""
         session = self._sessions.sessions.get(session_id)
         if session is None or session.grant != grant:
             return
@@ -163,7 +159,6 @@ class SessionQueue(SessionedQueue):
         self.facts.append(SessionStateSet(self.entity_id, session_id, state, now.utc_ms))
 
     def session_states(self) -> list[tuple[str, bytes, int]]:
-        """For snapshots: each session that has a state, the state, and when it was set (UTC)."""
         return [
             (session.session_id, session.state, session.updated_ms)
             for session in self._sessions.sessions.values()
@@ -190,35 +185,29 @@ class SessionQueue(SessionedQueue):
     # -- receiving from a session ---------------------------------------------------------------
 
     def session_ready(self, session_id: str) -> bool:
-        """Would `lock_next_of` find something (or at least something that has expired)?"""
         session = self._sessions.sessions.get(session_id)
         if session is None or self._receive_disabled:
             return False
         return self._sessions.has_ready_of(session)
 
     def locked_until_utc_ms(self, session_id: str, now: Now) -> int:
-        """Until when a held session, and what was handed out from it, is locked."""
         return _lock_of(self._sessions.open(session_id), now).locked_until_utc_ms
 
     def take_stirred(self) -> list[str]:
-        """Held sessions that have got something to hand out since the last question."""
         stirred = list(self._sessions.stirred)
         self._sessions.stirred.clear()
         return stirred
 
     def has_available(self) -> bool:
-        """May a session be available?  Only `accept_session` knows for certain."""
         return not self._receive_disabled and self._sessions.has_available()
 
     def lock_next_of(self, session_id: str, grant: int, count: int, now: Now) -> list[Message]:
-        """Lock the next free messages of a held session, `count` at most."""
         messages = self._take_ready_of(session_id, grant, count, now)
         if messages:
             self._lock(MAIN, messages, now)
         return messages
 
     def take_next_of(self, session_id: str, grant: int, count: int, now: Now) -> list[Message]:
-        """Receive and delete from a held session."""
         messages = self._take_ready_of(session_id, grant, count, now)
         if messages:
             self._remove(MAIN, messages)
@@ -256,17 +245,14 @@ class SessionQueue(SessionedQueue):
                 )
         return super().receive_deferred(MAIN, sequence_numbers, receive_mode, now)
 
-    def peek_session(
-        self, session_id: str, from_sequence_number: int, count: int, now: Now
-    ) -> list[Message]:
-        """Look at the messages of one session; nobody needs to hold it for that."""
+    def peek_session(self, session_id: str, start: int, count: int, now: Now) -> list[Message]:
         self.check_receivable()
         if count < 1:
             raise ArgumentOutOfRange(f"A peek asks for at least 1 message, not {count}.")
         session = self._sessions.sessions.get(session_id)
         seen: list[Message] = []
         count = min(count, PEEK_COUNT_MAX)
-        number = from_sequence_number
+        number = start
         while session is not None and len(seen) < count:
             found = self._sessions.messages_of(session, number, count)
             for message in found:

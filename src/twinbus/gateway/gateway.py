@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from twinbus.clock import Clock
 from twinbus.entities.commands import Command, Reply, Send, dispatch_replies
 from twinbus.entities.partitions import hash_key
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import EntityNotFound, ServiceError
 from twinbus.gateway.counting.counters import Metrics
 from twinbus.gateway.counting.meter import Meter

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from twinbus.clock import Clock
 from twinbus.entities.commands import Command
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import ServiceError
 from twinbus.links.sink import Sink
 from twinbus.links.transactions import StoreTransactions

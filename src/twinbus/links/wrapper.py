@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from twinbus.clock import Clock
 from twinbus.entities.commands import Command, Reply, dispatch_replies
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import ServiceError
 from twinbus.links.sink import Sink
 from twinbus.links.store_link import Accepting, Answer, ReceiverDescription, Receiving, StoreLink

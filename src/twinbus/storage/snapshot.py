@@ -37,7 +37,6 @@ from twinbus.entities.facts import (
 )
 from twinbus.entities.message import Message
 from twinbus.entities.queue import Queue
-from twinbus.entities.sessions import SessionQueue
 from twinbus.limits import SEGMENT_HEADER_BYTES
 from twinbus.storage.disk import Disk, File
 from twinbus.storage.entity_index import RULE, EntityIndex
@@ -181,8 +180,7 @@ class Capture:
         self._number = following
         if following < 0:
             self._next_part()
-            if isinstance(queue, SessionQueue):
-                self._states = queue.session_states()
+            self._states = queue.session_states()
         return written
 
     def _keep_states(self, queue: Queue, size: int, parts: list[bytes]) -> int:

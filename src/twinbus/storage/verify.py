@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from twinbus.clock import Now
 from twinbus.entities.facts import Fact
-from twinbus.entities.sessions import SessionQueue
 from twinbus.errors import LogDamaged
 from twinbus.limits import SEGMENT_HEADER_BYTES
 from twinbus.storage.decoder import Decoder
@@ -193,7 +192,7 @@ def _entities(found: Recovered) -> list[EntityReport]:
                 counts.size_bytes,
                 rules[queue.entity_id],
                 0 if queue.history is None else queue.history.count,
-                len(queue.session_states()) if isinstance(queue, SessionQueue) else 0,
+                len(queue.session_states()),
                 0 if queue.carried is None else len(queue.carried.all()),
                 0 if queue.arrivals is None else len(queue.arrivals.producers()),
             )

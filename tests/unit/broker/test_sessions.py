@@ -19,7 +19,7 @@ from twinbus.entities.descriptions import DISABLED, QueueDescription
 from twinbus.entities.facts import DEAD_LETTER, MAIN
 from twinbus.entities.message import NewMessage
 from twinbus.entities.queue import Queue
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import (
     EntityDisabled,
     EntityNotFound,

@@ -25,7 +25,8 @@ from twinbus.entities.facts import (
 from twinbus.entities.kinds import make_queue
 from twinbus.entities.message import NEVER_MS, Message, NewMessage, Overlay
 from twinbus.entities.queue import Queue
-from twinbus.entities.sessions import SessionLock, SessionQueue
+from twinbus.entities.session_locks import SessionLock
+from twinbus.entities.sessions import SessionQueue
 from twinbus.entities.state import Grants
 
 UTC_MS = 1_800_000_000_000

@@ -1,8 +1,10 @@
 """M-4: sessions in an entity: who holds one, in which order its messages come, what is kept."""
 
+from collections.abc import Callable
+
 import pytest
 
-from tests.unit.entities.scene import SessionScene, locks_of, numbers_of, overview
+from tests.unit.entities.scene import Scene, SessionScene, locks_of, numbers_of, overview
 from twinbus.entities.commands import (
     ABANDON,
     COMPLETE,
@@ -20,6 +22,7 @@ from twinbus.entities.descriptions import DISABLED, QueueDescription
 from twinbus.entities.facts import DEAD_LETTER as DLQ
 from twinbus.entities.facts import MAIN, Locked
 from twinbus.entities.message import NEVER_MS, NewMessage
+from twinbus.entities.session_locks import SessionLock
 from twinbus.entities.sessions import ANY_TIME_MS
 from twinbus.errors import (
     ArgumentOutOfRange,
@@ -481,3 +484,43 @@ def test_everything_can_be_asked_by_command(scene: SessionScene) -> None:
     peek.subqueue = DLQ
     with pytest.raises(InvalidOperation, match="session id"):
         queue.apply(peek, now)
+
+
+def test_a_queue_without_sessions_says_so() -> None:
+    scene = Scene()
+    scene.send_bodies(b"a")
+    queue, now = scene.queue, scene.now
+    held = SessionLock("a", 1, 0, 0)
+    queue.check_session(MAIN, None, now)
+    queue.release_session("a", 1, now)
+    assert not queue.has_available()
+    assert not queue.session_ready("a")
+    assert [queue.take_lost(), queue.take_stirred(), queue.session_states()] == [[], [], []]
+    refused: list[Callable[[], object]] = [
+        queue.check_has_sessions,
+        lambda: queue.check_session(MAIN, held, now),
+        lambda: queue.accept_session("a", now),
+        lambda: queue.take_over("a", 1, now),
+        lambda: queue.lock_next_of("a", 1, 1, now),
+        lambda: queue.take_next_of("a", 1, 1, now),
+        lambda: queue.locked_until_utc_ms("a", now),
+        lambda: queue.peek_session("a", 0, 1, now),
+    ]
+    for ask in refused:
+        with pytest.raises(InvalidOperation):
+            ask()
+
+
+def test_a_receiver_comes_with_a_session_except_to_dead_letters() -> None:
+    scene = SessionScene()
+    queue = scene.queue
+    queue.check_has_sessions()
+    lock = scene.accept("a")
+    queue.check_session(MAIN, lock, scene.now)
+    queue.check_session(DLQ, None, scene.now)
+    for part, session in ((MAIN, None), (DLQ, lock)):
+        with pytest.raises(InvalidOperation):
+            queue.check_session(part, session, scene.now)
+    scene.release(lock)
+    with pytest.raises(SessionLockLost):
+        queue.check_session(MAIN, lock, scene.now)

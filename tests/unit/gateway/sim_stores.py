@@ -27,7 +27,7 @@ from twinbus.entities.message import Message, NewMessage
 from twinbus.entities.partitions import PARTITION_COUNT, partition_name
 from twinbus.entities.queue import Queue
 from twinbus.entities.rule_descriptions import default_rule
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import ServiceError, Unavailable
 from twinbus.gateway.directory.directory import Directory, Entity, Part
 from twinbus.links.sink import Sink

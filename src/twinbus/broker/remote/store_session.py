@@ -12,7 +12,7 @@ from twinbus.broker.session_waiters import Waiter
 from twinbus.clock import Clock
 from twinbus.entities.commands import Command, Reply
 from twinbus.entities.message import Message
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import ServiceError, TransactionRolledBack
 from twinbus.links.remote.codec import decode_command
 from twinbus.links.remote.messages import decode_lock, encode_lock, encode_message

@@ -27,7 +27,7 @@ from typing import Final
 from twinbus.entities.commands import COMPLETE, PEEK_LOCK, RELEASE, Lock, Reply, Settle
 from twinbus.entities.message import Message
 from twinbus.entities.partitions import PARTITION_COUNT
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import ServerBusy, ServiceError, Unavailable
 from twinbus.gateway.directory.directory import Entity, Part
 from twinbus.gateway.partitions.fan_out import Routes

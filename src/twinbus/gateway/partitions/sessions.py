@@ -11,7 +11,7 @@ Must never keep a lock that nobody was given: the session would be dead until it
 """
 
 from twinbus.entities.partitions import hash_key
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import OperationTimeout, ServiceError, Unavailable
 from twinbus.gateway.directory.directory import Entity, Part
 from twinbus.gateway.partitions.fan_out import Routes, partitions_up

@@ -3,7 +3,7 @@
 from typing import Any
 
 from twinbus.entities.message import NEVER_MS, Message, NewMessage, Overlay, ProducerKey
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.links.remote.operations import Operation
 
 

@@ -6,7 +6,7 @@ They are kept while brokers come and go, and asked for again where the store com
 from typing import Final, Protocol
 
 from twinbus.clock import Now
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import OperationTimeout, Unavailable
 from twinbus.links.remote.messages import decode_lock
 from twinbus.links.remote.operations import (

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from twinbus.clock import Now
 from twinbus.entities.commands import RECEIVE_AND_DELETE, RELEASE, Lock
 from twinbus.entities.message import Message
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import ServiceError, SessionLockLost
 from twinbus.links.remote.codec import SETTLE
 from twinbus.links.remote.messages import decode_message, encode_lock

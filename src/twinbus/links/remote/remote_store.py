@@ -16,7 +16,7 @@ from typing import Final
 
 from twinbus.clock import Clock, Now
 from twinbus.entities.commands import Command, Listed, Reply, Send
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import ServiceError, Unavailable
 from twinbus.links.remote.codec import encode_command
 from twinbus.links.remote.messages import encode_lock

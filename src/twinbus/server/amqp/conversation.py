@@ -13,7 +13,7 @@ from typing import Protocol, cast
 
 from twinbus.amqp.composites import AmqpError
 from twinbus.amqp.endpoints import Link
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import ServiceError
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.transactions import GatewayTransactions

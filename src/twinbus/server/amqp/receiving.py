@@ -5,7 +5,7 @@ from twinbus.amqp.egress import EgressLink
 from twinbus.amqp.events import DispositionReceived
 from twinbus.entities.commands import PEEK_LOCK, Lock, Reply, Settle
 from twinbus.entities.message import ACTIVE, Message
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import EntityNotFound, ServiceError
 from twinbus.gateway.counting.meter import ReceiveWatch
 from twinbus.gateway.directory.addresses import Address

@@ -15,7 +15,7 @@ from twinbus.amqp.composites import Source
 from twinbus.amqp.egress import EgressLink
 from twinbus.amqp.types import Described, Symbol
 from twinbus.entities.facts import MAIN
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import ArgumentInvalid, InvalidOperation, OperationTimeout, ServiceError
 from twinbus.gateway.directory.addresses import Address
 from twinbus.limits import ACCEPT_SESSION_MS_DEFAULT, ACCEPT_SESSION_MS_MAX, MESSAGE_SIZE_BYTES_MAX

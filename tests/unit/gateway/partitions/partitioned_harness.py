@@ -27,7 +27,7 @@ from twinbus.entities.facts import MAIN
 from twinbus.entities.message import Message, NewMessage
 from twinbus.entities.partitions import PARTITION_COUNT, hash_key, partition_name
 from twinbus.entities.rule_descriptions import RuleDescription
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import ServiceError, Unavailable
 from twinbus.gateway.directory.directory import Directory, Entity, Part
 from twinbus.gateway.partitions.fan_out import Losing, Ticking

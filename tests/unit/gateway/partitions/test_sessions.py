@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit.gateway.partitions.partitioned_harness import Bus, key_in, new
 from twinbus.entities.descriptions import QueueDescription
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import (
     InvalidOperation,
     OperationTimeout,

@@ -27,7 +27,7 @@ from twinbus.entities.selections import (
     SelectionCommand,
     Undefer,
 )
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import (
     ArgumentOutOfRange,
     InvalidOperation,

@@ -14,7 +14,7 @@ from twinbus.entities.commands import PEEK_LOCK, Command, CreateEntities, NewEnt
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import MAIN
 from twinbus.entities.message import NewMessage
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import DirectoryInUse, ServiceError, StorageError
 from twinbus.links.remote.channel import Channel
 from twinbus.links.remote.operations import Operation

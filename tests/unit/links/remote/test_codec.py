@@ -27,7 +27,7 @@ from twinbus.entities.commands import (
 )
 from twinbus.entities.message import Message, NewMessage, Overlay
 from twinbus.entities.selections import Selected
-from twinbus.entities.sessions import SessionLock
+from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import (
     DiskFull,
     EntityNotFound,
