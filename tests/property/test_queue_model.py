@@ -23,6 +23,7 @@ from twinbus.entities.commands import (
     PEEK_LOCK,
     RECEIVE_AND_DELETE,
     RELEASE,
+    Settle,
 )
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import DEAD_LETTER as DLQ
@@ -353,7 +354,9 @@ class QueueAgainstModel(RuleBasedStateMachine):
         overlay = None if changes is None else Overlay(**changes)  # type: ignore[arg-type]
         fits = all(self.model.held(part, lock, now.mono_ms) for lock in locks)
         try:
-            self.scene.queue.check_settle(part, locks, outcome, now, delay_ms)
+            settle = Settle(7, part, locks, outcome, overlay)
+            settle.delay_ms = delay_ms
+            self.scene.queue.check_settle(settle, now)
         except MessageLockLost:
             assert not fits
         else:

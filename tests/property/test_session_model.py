@@ -24,6 +24,7 @@ from twinbus.entities.commands import (
     PEEK_LOCK,
     RECEIVE_AND_DELETE,
     RELEASE,
+    Settle,
 )
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import MAIN
@@ -386,7 +387,7 @@ class SessionQueueAgainstModel(RuleBasedStateMachine):
         locks = data.draw(st.lists(st.sampled_from(held), min_size=1, max_size=3, unique=True))
         expected = [self.model.holds_message(lock, now.mono_ms) is not None for lock in locks]
         try:
-            self.scene.queue.check_settle(MAIN, locks, outcome, now)
+            self.scene.queue.check_settle(Settle(7, MAIN, locks, outcome), now)
         except (MessageLockLost, SessionLockLost):
             assert not all(expected)
         else:

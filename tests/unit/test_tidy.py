@@ -57,6 +57,20 @@ FILE_METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "iterdir
 MAY_READ_TIME = ("clock.py", "testing/")
 TIME_CALLS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "utcnow", "today"}
 UNSAFE_MODULES = {"pickle", "marshal", "shelve", "yaml"}
+# What a queue decides when a command asks for it.  (Walks may `peek`, too.)
+BEHIND_THE_DOOR = {
+    "cancel_scheduled",
+    "list_sessions",
+    "receive_deferred",
+    "receive_deferred_of",
+    "renew",
+    "renew_session",
+    "send",
+    "send_carried",
+    "session_state",
+    "set_session_state",
+    "settle",
+}
 MAY_KNOW_QUEUE_CLASSES = ("entities/", "storage/entity_index.py")
 # Between a server and the processes it has started itself, on a socketpair nobody else can reach.
 MAY_USE_MARSHAL = ("links/remote/channel.py",)
@@ -219,11 +233,15 @@ def test_a_queue_is_asked_and_not_looked_at() -> None:
     check(faults_of, others)
 
 
+def entity_trees() -> list[ast.Module]:
+    return [ast.parse(path.read_text()) for path in (PACKAGE / "entities").glob("*.py")]
+
+
 def queue_classes() -> set[str]:
     """All classes of entities that hold messages."""
     found = {"QueueState"}
-    trees = [ast.parse(path.read_text()) for path in (PACKAGE / "entities").glob("*.py")]
-    classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
+    nodes = [node for tree in entity_trees() for node in tree.body]
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
     count = 0
     while count < len(found):
         count = len(found)
@@ -231,6 +249,20 @@ def queue_classes() -> set[str]:
             if found & {base.id for base in node.bases if isinstance(base, ast.Name)}:
                 found.add(node.name)
     return found
+
+
+def test_commands_come_in_by_one_door() -> None:
+    """Whoever has a queue at hand lets `apply` decide, and does not go round it."""
+    assert {each.name for tree in entity_trees() for each in functions(tree)} >= BEHIND_THE_DOOR
+
+    def faults_of(path: Path) -> list[str]:
+        return [
+            f"line {node.lineno}: {called(node)[1]}() is behind Queue.apply"
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call) and called(node)[1] in BEHIND_THE_DOOR
+        ]
+
+    check(faults_of, [path for path in SOURCES if allowed(path, ("broker/", "storage/"))])
 
 
 def test_one_word_per_thing() -> None:

@@ -9,12 +9,12 @@ same with a simulated disk and clock.
 """
 
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 from twinbus.broker.bulk import PENDING
 from twinbus.broker.delivery import TURN_COUNT_MAX, Receiver, Taken
 from twinbus.broker.entity_requests import REQUESTS
-from twinbus.broker.forwarding import Forwarder, send_carried
+from twinbus.broker.forwarding import Forwarder, check_carried
 from twinbus.broker.live_entities import TIMER_MS_MAX, LiveEntities
 from twinbus.broker.receivers import StoreReceivers
 from twinbus.broker.session_waiters import Waiter
@@ -23,14 +23,10 @@ from twinbus.broker.store_run import StoreRun, finish_commit
 from twinbus.broker.transactions import Transactions
 from twinbus.clock import Clock, Now
 from twinbus.entities.commands import (
-    PEEK_LOCK,
     AddRule,
     Command,
-    Delivered,
     GetSessionState,
     ListRules,
-    Peek,
-    ReceiveDeferred,
     RemoveRule,
     ReplaceRule,
     Reply,
@@ -40,7 +36,6 @@ from twinbus.entities.commands import (
 )
 from twinbus.entities.facts import FACT_OVERHEAD_BYTES
 from twinbus.entities.fields import MessageCodec
-from twinbus.entities.message import Message
 from twinbus.entities.queue import Queue
 from twinbus.entities.session_locks import SessionLock
 from twinbus.errors import (
@@ -52,7 +47,6 @@ from twinbus.errors import (
     ServiceError,
     StorageError,
 )
-from twinbus.limits import PEEK_RESPONSE_BYTES_MAX
 from twinbus.links.sink import Sink
 from twinbus.links.store_link import UP, Answer, ReceiverDescription
 from twinbus.storage.log import Commit
@@ -126,14 +120,14 @@ class Broker(StoreRun):
         return position > self._durable and isinstance(command, _TELLING)
 
     def _decide(self, queue: Queue, command: Command, now: Now) -> object:
+        """Let the queue decide; where the store has a say, too, a request knows how."""
         if isinstance(command, Send):
             if queue.topic_id:
                 raise InvalidOperation("Messages are sent to a topic, not to its subscriptions.")
             self._check_room(queue, command)
             if command.carrier:
-                numbers = send_carried(self.store, queue, command, now)
-            else:
-                numbers = queue.send(command.messages, now)
+                check_carried(self.store, queue, command, now)
+            numbers = queue.apply(command, now)
             if queue.copied_size_bytes:
                 # Only now do we know how much it makes.  The next send is refused if need be.
                 self.store.room_for(queue.copied_size_bytes)
@@ -141,21 +135,9 @@ class Broker(StoreRun):
         queue.accessed_utc_ms = now.utc_ms
         if isinstance(command, Settle):
             self.work_count += len(command.locks)
-        elif isinstance(command, Peek) and command.count == 0:
-            return []  # the SDK asks for none at times
-        else:
-            decide = REQUESTS.get(type(command))
-            if decide is not None:
-                return decide(self, queue, command, now)
-        result = queue.apply(command, now)
-        if isinstance(command, Peek):
-            found = cast(list[Message], result)
-            return self._delivered(_within(found, PEEK_RESPONSE_BYTES_MAX), 0)
-        if isinstance(command, ReceiveDeferred):
-            locked = command.receive_mode == PEEK_LOCK
-            until = now.utc_ms + queue.description.lock_duration_ms if locked else 0
-            return self._delivered(cast(list[Message], result), until)
-        return result
+            return queue.apply(command, now)
+        decide = REQUESTS.get(type(command))
+        return queue.apply(command, now) if decide is None else decide(self, queue, command, now)
 
     def _check_room(self, queue: Queue, command: Send) -> None:
         if not command.messages:
@@ -175,10 +157,6 @@ class Broker(StoreRun):
             )
         self.pending_bytes += size
         self.work_count += len(command.messages)
-
-    def _delivered(self, messages: list[Message], until: int) -> list[Delivered]:
-        bodies = self.store.read_bodies(messages)
-        return [Delivered(m, b, until) for m, b in zip(messages, bodies, strict=True)]
 
     def message_count(self) -> int:
         """Messages in all queues, in whatever state."""
@@ -293,13 +271,3 @@ class Broker(StoreRun):
         self._release()
         if self.store.facts or self.walks:
             self.ask_for_turn()
-
-
-def _within(messages: list[Message], size_max: int) -> list[Message]:
-    """As many of the first messages as fit, but always one."""
-    size = 0
-    for index, message in enumerate(messages):
-        size += message.length
-        if size > size_max and index:
-            return messages[:index]
-    return messages

@@ -405,7 +405,6 @@ _WALKS: Final[dict[type[Command], type[Walk]]] = {
 def begin_walk(run: StoreRun, queue: Queue, command: Command, now: Now) -> object:
     """Decide on a request about many messages; PENDING when the reply comes from a walk."""
     assert isinstance(command, SelectionCommand)
-    queue.accessed_utc_ms = now.utc_ms
     if isinstance(command, Undefer) and command.sequence_numbers:
         queue.undefer(command.sequence_numbers, now, command.subqueue)
         selected = Selected()

@@ -1,6 +1,6 @@
 """Forwarding: what is ready in one entity moves on to another, in the broker's own turn.
 
-    source: ready messages ─▶ target.send, with an overlay that says where they come from
+    source: ready messages ─▶ target.apply, with an overlay that says where they come from
                            └▶ Removed at the source         both in one `Together`
 
 A message is therefore in exactly one of the two, whatever is cut off when.  What cannot move goes
@@ -177,7 +177,7 @@ class Forwarder:
         check_copies(self._store, target, news, now)
         facts = self._store.facts
         mark = len(facts)
-        target.send(news, now)
+        target.apply(Send(target.entity_id, news), now)
         source.remove(subqueue, messages)
         gather(facts, mark)
 
@@ -195,15 +195,14 @@ def check_copies(store: Store, target: Queue, messages: list[NewMessage], now: N
         raise QuotaExceeded(f"The copies take {size} bytes, too many for one commit.")
 
 
-def send_carried(store: Store, queue: Queue, command: Send, now: Now) -> list[int]:
-    """A send from another store; its messages and their numbers there are one frame."""
+def check_carried(store: Store, queue: Queue, command: Send, now: Now) -> None:
+    """Refuse a send from another store if its messages, with their numbers, are not one frame."""
     size = 0
     for message in command.messages:
         size += len(message.body) + overlay_bytes(message.overlay) + OVERHEAD_BYTES
     if size > store.together_size_max // 2 and len(command.messages) > 1:
         raise QuotaExceeded(f"The messages take {size} bytes, too many for one commit.")
     check_copies(store, queue, command.messages, now)
-    return queue.send_carried(command, now)
 
 
 def _fitting(messages: list[Message], size_max: int) -> tuple[int, int]:

@@ -63,7 +63,7 @@ class Transactions(GatheredTransactions):
         return size
 
     def _check_settle(self, command: Settle, now: Now) -> None:
-        _check_settle(self._entity(command.entity_id), command, now)
+        self._entity(command.entity_id).check_settle(command, now)
 
     def _size_bytes_max(self) -> int:
         # Two thirds of what a frame may hold: the rest is for the copies that topics make.
@@ -106,7 +106,7 @@ class Transactions(GatheredTransactions):
             result = queue.apply(command, now)
             assert result is None, "a settlement failed that had been checked"
         for entity_id, messages in transaction.sends.items():
-            queues[entity_id].send(messages, now)
+            queues[entity_id].apply(Send(entity_id, messages), now)
         waiting = self._apply_scheduled(transaction, now)
         gather(run.store.facts, mark)
         run.pending_bytes += transaction.size_bytes
@@ -124,7 +124,7 @@ class Transactions(GatheredTransactions):
             size += queue.copied_bytes(messages, now)
         for command in transaction.settles:
             queue = self._entity(command.entity_id)
-            _check_settle(queue, command, now)
+            queue.check_settle(command, now)
             size += queue.overlays_bytes(command.subqueue, command.locks)
         store = self._run.store
         if size > store.together_size_max:
@@ -185,10 +185,6 @@ class Committed:
         for ending in self._transaction.endings:
             ending.committed()
         self._then(None)
-
-
-def _check_settle(queue: Queue, command: Settle, now: Now) -> None:
-    queue.check_settle(command.subqueue, command.locks, command.outcome, now, command.delay_ms)
 
 
 def _scheduled_message(queue: Queue, new: NewMessage, number: int, now: Now) -> Message:

@@ -27,7 +27,9 @@ from twinbus.entities.commands import (
     TRANSFER_DEAD_LETTER,
     CancelScheduled,
     Command,
+    ListPartitions,
     Lock,
+    PartitionState,
     Peek,
     ReceiveDeferred,
     RenewLocks,
@@ -64,6 +66,12 @@ LOCK_LOST: Final = (
 
 class Queue(QueueSends):
     """One queue (or subscription) with its dead-letter queues.
+
+    The commands of clients have one door, `apply`; `check_send`, `check_more` and `check_settle`
+    refuse beforehand what it would refuse.  Everything else that others call is no command:
+    - deliveries: `lock_next`, `take_next`, and those of a session;
+    - forwarding and walks over many messages: `take_ready`, `peek`, `remove`, `undefer`, …;
+    - the store and its time: `enqueue`, `publish`, `replay`, `tick`, ….
 
     Half of its methods are questions that topics and queues with sessions answer in another way.
     """
@@ -190,13 +198,11 @@ class Queue(QueueSends):
                 self._give_back(subqueue, message, outcome, overlay, now, delay_ms)
         return results if failed else None
 
-    def check_settle(
-        self, subqueue: int, locks: list[Lock], outcome: int, now: Now, delay_ms: int = 0
-    ) -> None:
-        """Refuse if `settle` would refuse any of the locks; nothing changes."""
-        part = self._part(subqueue)
-        self._check_outcome(subqueue, outcome, delay_ms)
-        for lock in locks:
+    def check_settle(self, command: Settle, now: Now) -> None:
+        """Refuse if `apply` would refuse any of the locks; nothing changes."""
+        part = self._part(command.subqueue)
+        self._check_outcome(command.subqueue, command.outcome, command.delay_ms)
+        for lock in command.locks:
             if _held(part, lock, now) is None:
                 raise MessageLockLost(LOCK_LOST)
 
@@ -395,10 +401,10 @@ class Queue(QueueSends):
             f"'{self.shown_name}' does not require sessions: receive without a session."
         )
 
-    # -- any command ------------------------------------------------------------------------------
+    # -- the door for commands --------------------------------------------------------------------
 
     def apply(self, command: Command, now: Now) -> object:
-        """Decide on any command; the reply's result."""
+        """Decide on any command; what it gives is the reply's result."""
         if isinstance(command, Send):
             if command.carrier:
                 return self.send_carried(command, now)
@@ -412,6 +418,10 @@ class Queue(QueueSends):
                 now,
                 command.delay_ms,
             )
+        return self._apply_rare(command, now)
+
+    def _apply_rare(self, command: Command, now: Now) -> object:
+        """Decide on what is neither a send nor a settlement."""
         if isinstance(command, RenewLocks):
             return self.renew(command.subqueue, command.locks, now)
         if isinstance(command, Peek):
@@ -425,6 +435,10 @@ class Queue(QueueSends):
         if isinstance(command, CancelScheduled):
             self.cancel_scheduled(command.sequence_numbers, now)
             return None
+        if isinstance(command, ListPartitions):
+            self.check_receivable()
+            first, after, count = self.span(command.subqueue)
+            return [PartitionState(max(0, self.partition), True, first, after, count)]
         raise NotSupported(f"A queue does not know the command {type(command).__name__}.")
 
     # -- refusals -------------------------------------------------------------------------------

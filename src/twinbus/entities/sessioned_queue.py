@@ -12,7 +12,7 @@ delivery more; when the holder closes, nothing does.
 from typing import Final
 
 from twinbus.clock import Now
-from twinbus.entities.commands import ABANDON, Lock
+from twinbus.entities.commands import ABANDON, Lock, Settle
 from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import MAIN, Fact, Locked, SessionStateSet
 from twinbus.entities.message import ACTIVE, NEVER_MS, SCHEDULED, Message, NewMessage, Overlay
@@ -105,15 +105,13 @@ class SessionedQueue(Queue):
             self.settle(subqueue, held, outcome, overlay, now)
         return errors
 
-    def check_settle(
-        self, subqueue: int, locks: list[Lock], outcome: int, now: Now, delay_ms: int = 0
-    ) -> None:
-        if subqueue == MAIN:
-            for lock in locks:
+    def check_settle(self, command: Settle, now: Now) -> None:
+        if command.subqueue == MAIN:
+            for lock in command.locks:
                 error = self._lock_error(lock, now)
                 if error is not None:
                     raise error
-        super().check_settle(subqueue, locks, outcome, now, delay_ms)
+        super().check_settle(command, now)
 
     def _check_outcome(self, subqueue: int, outcome: int, delay_ms: int) -> None:
         if outcome == ABANDON and delay_ms > 0:

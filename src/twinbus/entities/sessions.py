@@ -265,9 +265,10 @@ class SessionQueue(SessionedQueue):
             number = found[-1].sequence_number + 1
         return seen
 
-    # -- any command ------------------------------------------------------------------------------
+    # -- the door for commands --------------------------------------------------------------------
 
-    def apply(self, command: Command, now: Now) -> object:
+    def _apply_rare(self, command: Command, now: Now) -> object:
+        """What is about a session is decided here, all else as in any queue."""
         if isinstance(command, RenewSession):
             return self.renew_session(command.session_id, command.grant, now)
         if isinstance(command, GetSessionState):
@@ -289,7 +290,7 @@ class SessionQueue(SessionedQueue):
                 return self.receive_deferred_of(
                     session_id, command.session_grant, numbers, mode, now
                 )
-        return super().apply(command, now)
+        return super()._apply_rare(command, now)
 
 
 def _lock_of(session: Session, now: Now) -> SessionLock:

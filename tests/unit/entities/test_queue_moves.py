@@ -184,17 +184,17 @@ def test_a_settlement_is_checked_without_being_made(scene: Scene) -> None:
     locks = scene.lock(2)
     before = overview(scene.queue)
     for outcome in (COMPLETE, ABANDON, DEFER, DEAD_LETTER):
-        scene.queue.check_settle(MAIN, locks, outcome, scene.now)
+        scene.queue.check_settle(Settle(7, MAIN, locks, outcome), scene.now)
     with pytest.raises(MessageLockLost):
-        scene.queue.check_settle(MAIN, [*locks, (1, 10**9)], COMPLETE, scene.now)
+        scene.queue.check_settle(Settle(7, MAIN, [*locks, (1, 10**9)], COMPLETE), scene.now)
     assert overview(scene.queue) == before
     scene.settle(locks, DEAD_LETTER)
     locks = scene.lock(1, DLQ)
     with pytest.raises(InvalidOperation):
-        scene.queue.check_settle(DLQ, locks, DEAD_LETTER, scene.now)
+        scene.queue.check_settle(Settle(7, DLQ, locks, DEAD_LETTER), scene.now)
     scene.advance(LOCK_MS)
     with pytest.raises(MessageLockLost):
-        scene.queue.check_settle(DLQ, locks, COMPLETE, scene.now)
+        scene.queue.check_settle(Settle(7, DLQ, locks, COMPLETE), scene.now)
 
 
 # --- many at once ---------------------------------------------------------------------------------

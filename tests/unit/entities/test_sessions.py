@@ -17,6 +17,7 @@ from twinbus.entities.commands import (
     ReceiveDeferred,
     RenewSession,
     SetSessionState,
+    Settle,
 )
 from twinbus.entities.descriptions import DISABLED, QueueDescription
 from twinbus.entities.facts import DEAD_LETTER as DLQ
@@ -263,8 +264,10 @@ def test_a_message_of_a_session_cannot_be_made_to_wait(scene: SessionScene) -> N
     locks = scene.lock_of(scene.accept("a"))
     with pytest.raises(InvalidOperation, match="overtake"):
         scene.queue.settle(MAIN, locks, ABANDON, None, scene.now, 1_000)
+    settle = Settle(7, MAIN, locks, ABANDON)
+    settle.delay_ms = 1_000
     with pytest.raises(InvalidOperation, match="overtake"):
-        scene.queue.check_settle(MAIN, locks, ABANDON, scene.now, 1_000)
+        scene.queue.check_settle(settle, scene.now)
     assert scene.settle(locks, COMPLETE) == [None]
 
 
