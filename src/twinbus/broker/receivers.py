@@ -9,7 +9,7 @@ from twinbus.broker.store_run import StoreRun
 from twinbus.entities.facts import MAIN
 from twinbus.entities.queue import Queue
 from twinbus.entities.session_locks import SessionLock
-from twinbus.errors import EntityNotFound, InvalidOperation
+from twinbus.errors import InvalidOperation
 from twinbus.links.sink import Sink
 from twinbus.links.store_link import Answer, ReceiverDescription
 
@@ -114,9 +114,7 @@ class StoreReceivers:
     # -- finding -----------------------------------------------------------------------------------
 
     def _receivable(self, entity_id: int, subqueue: int, relays: bool) -> Queue:
-        queue = self._run.store.entities.get(entity_id)
-        if queue is None:
-            raise EntityNotFound("The messaging entity could not be found.")
+        queue = self._run.entity(entity_id)
         refusal = "" if relays else queue.receive_refusal(subqueue)
         if refusal:
             raise InvalidOperation(refusal)

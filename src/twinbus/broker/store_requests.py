@@ -23,7 +23,7 @@ from twinbus.entities.commands import (
 )
 from twinbus.entities.facts import gather
 from twinbus.entities.queue import Queue
-from twinbus.errors import EntityNotFound, QuotaExceeded, ServiceError
+from twinbus.errors import QuotaExceeded, ServiceError
 
 Decide = Callable[[LiveEntities, StoreCommand, Now], object]
 
@@ -67,7 +67,7 @@ def _check_size(live: LiveEntities, entities: list[NewEntity]) -> None:
 def _update(live: LiveEntities, command: StoreCommand, now: Now) -> None:
     assert isinstance(command, UpdateEntities)
     store = live.run.store
-    queues = [_entity(live, entity_id) for entity_id in command.entity_ids]
+    queues = [live.run.entity(entity_id) for entity_id in command.entity_ids]
     mark = len(store.facts)
     for queue in queues:
         store.update_entity(queue.entity_id, command.description)
@@ -117,13 +117,6 @@ def _runtime_of(live: LiveEntities, queue: Queue) -> Runtime:
     if topic is not None:
         runtime.rule_count = len(topic.rules_of(queue.entity_id))
     return runtime
-
-
-def _entity(live: LiveEntities, entity_id: int) -> Queue:
-    queue = live.run.store.entities.get(entity_id)
-    if queue is None:
-        raise EntityNotFound("The messaging entity could not be found.")
-    return queue
 
 
 STORE_REQUESTS: Final[dict[type[StoreCommand], Decide]] = {

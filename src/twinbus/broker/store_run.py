@@ -14,6 +14,7 @@ from twinbus.clock import Clock, Now
 from twinbus.entities.commands import Reply
 from twinbus.entities.fields import MessageCodec
 from twinbus.entities.queue import Queue
+from twinbus.errors import EntityNotFound
 from twinbus.storage.log import Commit
 from twinbus.storage.store import Store
 
@@ -73,6 +74,13 @@ class StoreRun:
         self._durable = 0  # facts known to be durable
         self._waiting: deque[tuple[int, Reply | Taken | Durable]] = deque()
         self._broken = ""  # what must never be, and is: no turn succeeds any more
+
+    def entity(self, entity_id: int) -> Queue:
+        """The entity with this number; it must be there."""
+        queue = self.store.entities.get(entity_id)
+        if queue is None:
+            raise EntityNotFound("The messaging entity could not be found.")
+        return queue
 
     # -- what is to be looked at -------------------------------------------------------------------
 

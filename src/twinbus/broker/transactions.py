@@ -17,11 +17,10 @@ from twinbus.broker.store_run import StoreRun
 from twinbus.clock import Clock, Now
 from twinbus.entities.commands import Send, Settle
 from twinbus.entities.facts import MAIN, Stored, gather
-from twinbus.entities.message import NEVER_MS, SCHEDULED, Message, NewMessage
+from twinbus.entities.message import Message, scheduled_message
 from twinbus.entities.queue import Queue
 from twinbus.errors import (
     DiskFull,
-    EntityNotFound,
     InvalidOperation,
     QuotaExceeded,
     ServiceError,
@@ -43,7 +42,7 @@ class Transactions(GatheredTransactions):
     def schedule(self, transaction: Transaction, command: Send) -> list[int]:
         """Add messages for later; their sequence numbers are known, and theirs, from now on."""
         now = self._clock.now()
-        queue = self._entity(command.entity_id)
+        queue = self._run.entity(command.entity_id)
         messages = command.messages
         size = self._check_send(transaction, command, now)
         first = queue.last_sequence_number + 1
@@ -54,7 +53,7 @@ class Transactions(GatheredTransactions):
         return numbers
 
     def _check_send(self, transaction: Transaction, command: Send, now: Now) -> int:
-        queue = self._entity(command.entity_id)
+        queue = self._run.entity(command.entity_id)
         if queue.topic_id:
             raise InvalidOperation("Messages are sent to a topic, not to its subscriptions.")
         size = super()._check_send(transaction, command, now)
@@ -63,17 +62,11 @@ class Transactions(GatheredTransactions):
         return size
 
     def _check_settle(self, command: Settle, now: Now) -> None:
-        self._entity(command.entity_id).check_settle(command, now)
+        self._run.entity(command.entity_id).check_settle(command, now)
 
     def _size_bytes_max(self) -> int:
         # Two thirds of what a frame may hold: the rest is for the copies that topics make.
         return min(TRANSACTION_SIZE_BYTES_MAX, self._run.store.together_size_max * 2 // 3)
-
-    def _entity(self, entity_id: int) -> Queue:
-        queue = self._run.store.entities.get(entity_id)
-        if queue is None:
-            raise EntityNotFound("The messaging entity could not be found.")
-        return queue
 
     # -- ending ------------------------------------------------------------------------------------
 
@@ -95,14 +88,14 @@ class Transactions(GatheredTransactions):
         run = self._run
         queues: dict[int, Queue] = {}
         for entity_id in transaction.sends:
-            queues[entity_id] = self._entity(entity_id)
+            queues[entity_id] = self._run.entity(entity_id)
         for scheduled in transaction.scheduled:
             entity_id = scheduled.queue.entity_id
-            queues[entity_id] = self._entity(entity_id)
+            queues[entity_id] = self._run.entity(entity_id)
         self._check_all(transaction, queues, now)
         mark = len(run.store.facts)
         for command in transaction.settles:
-            queue = queues.setdefault(command.entity_id, self._entity(command.entity_id))
+            queue = queues.setdefault(command.entity_id, self._run.entity(command.entity_id))
             result = queue.apply(command, now)
             assert result is None, "a settlement failed that had been checked"
         for entity_id, messages in transaction.sends.items():
@@ -123,7 +116,7 @@ class Transactions(GatheredTransactions):
             queue.check_send(messages, now)
             size += queue.copied_bytes(messages, now)
         for command in transaction.settles:
-            queue = self._entity(command.entity_id)
+            queue = self._run.entity(command.entity_id)
             queue.check_settle(command, now)
             size += queue.overlays_bytes(command.subqueue, command.locks)
         store = self._run.store
@@ -147,8 +140,9 @@ class Transactions(GatheredTransactions):
         for scheduled in transaction.scheduled:
             queue = scheduled.queue
             fresh = queue.remember(scheduled.messages, now)
+            ttl_ms = queue.description.default_time_to_live_ms
             messages = [
-                _scheduled_message(queue, new, number, now)
+                scheduled_message(new, number, max(new.scheduled_ms, now.utc_ms), ttl_ms)
                 for new, number in zip(scheduled.messages, scheduled.numbers, strict=True)
                 if new in fresh
             ]
@@ -185,11 +179,3 @@ class Committed:
         for ending in self._transaction.endings:
             ending.committed()
         self._then(None)
-
-
-def _scheduled_message(queue: Queue, new: NewMessage, number: int, now: Now) -> Message:
-    due_ms = max(new.scheduled_ms, now.utc_ms)
-    ttl_ms = min(new.time_to_live_ms, queue.description.default_time_to_live_ms)
-    expires_ms = NEVER_MS if ttl_ms == NEVER_MS else due_ms + ttl_ms
-    body = new.body
-    return Message(number, body, len(body), due_ms, expires_ms, new.session_id, SCHEDULED)

@@ -198,3 +198,13 @@ def has_producer_key(messages: list[NewMessage]) -> bool:
         if message.producer_key is not None:
             return True
     return False
+
+
+def scheduled_message(new: NewMessage, number: int, due_ms: int, ttl_max_ms: int) -> Message:
+    """A message that waits until it is due.  Its life is counted from then on."""
+    ttl_ms = min(new.time_to_live_ms, ttl_max_ms)
+    expires_ms = NEVER_MS if ttl_ms == NEVER_MS else due_ms + ttl_ms
+    body = new.body
+    message = Message(number, body, len(body), due_ms, expires_ms, new.session_id, SCHEDULED)
+    message.overlay = new.overlay
+    return message

@@ -133,10 +133,7 @@ class Queue(QueueSends):
 
     def peek(self, subqueue: int, from_sequence_number: int, count: int, now: Now) -> list[Message]:
         """Look at messages in order, whatever their state, without locking them."""
-        self.check_receivable()
-        if count < 1:
-            raise ArgumentOutOfRange(f"A peek asks for at least 1 message, not {count}.")
-        count = min(count, PEEK_COUNT_MAX)
+        count = self._peek_count(count)
         seen: list[Message] = []
         number = from_sequence_number
         while len(seen) < count:
@@ -146,6 +143,13 @@ class Queue(QueueSends):
             seen += [each for each in run if subqueue != MAIN or not has_expired(each, now)]
             number = run[-1].sequence_number + 1
         return seen
+
+    def _peek_count(self, count: int) -> int:
+        """How many messages a peek may show that asks for so many."""
+        self.check_receivable()
+        if count < 1:
+            raise ArgumentOutOfRange(f"A peek asks for at least 1 message, not {count}.")
+        return min(count, PEEK_COUNT_MAX)
 
     def take_ready(self, subqueue: int, count: int, now: Now) -> list[Message]:
         """The next free messages.  The caller locks, removes or dead-letters each of them at once;

@@ -35,7 +35,7 @@ from twinbus.errors import (
     SessionCannotBeLocked,
     SessionLockLost,
 )
-from twinbus.limits import PAGE_COUNT_MAX, PEEK_COUNT_MAX, SESSION_STATE_BYTES_MAX
+from twinbus.limits import PAGE_COUNT_MAX, SESSION_STATE_BYTES_MAX
 
 # What clients send for "any session": 9999-12-31T24:00:00Z, beyond every date of theirs.
 ANY_TIME_MS: Final = 253_402_300_800_000
@@ -246,12 +246,9 @@ class SessionQueue(SessionedQueue):
         return super().receive_deferred(MAIN, sequence_numbers, receive_mode, now)
 
     def peek_session(self, session_id: str, start: int, count: int, now: Now) -> list[Message]:
-        self.check_receivable()
-        if count < 1:
-            raise ArgumentOutOfRange(f"A peek asks for at least 1 message, not {count}.")
+        count = self._peek_count(count)
         session = self._sessions.sessions.get(session_id)
         seen: list[Message] = []
-        count = min(count, PEEK_COUNT_MAX)
         number = start
         while session is not None and len(seen) < count:
             found = self._sessions.messages_of(session, number, count)

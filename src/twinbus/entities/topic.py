@@ -41,6 +41,7 @@ from twinbus.entities.message import (
     Overlay,
     merge_overlays,
     overlay_bytes,
+    scheduled_message,
 )
 from twinbus.entities.queue import Queue
 from twinbus.entities.rules import Rule, RuleIndex
@@ -181,13 +182,9 @@ class Topic(Queue):
         return plan
 
     def _schedule(self, new: NewMessage, number: int) -> Message:
-        """Keep a message until it is due.  Its life is counted from then on."""
-        ttl_ms = min(new.time_to_live_ms, self.description.default_time_to_live_ms)
-        expires_ms = NEVER_MS if ttl_ms == NEVER_MS else new.scheduled_ms + ttl_ms
-        message = Message(
-            number, new.body, len(new.body), new.scheduled_ms, expires_ms, new.session_id, SCHEDULED
-        )
-        message.overlay = new.overlay
+        """Keep a message until it is due."""
+        ttl_ms = self.description.default_time_to_live_ms
+        message = scheduled_message(new, number, new.scheduled_ms, ttl_ms)
         self._main.put(message)
         return message
 
