@@ -155,10 +155,12 @@ class Topic(Queue):
         self.check_send(messages, now)  # matching all of them again each time would take too long
 
     def copied_bytes(self, messages: list[NewMessage], now: Now) -> int:
-        """How much `send` would write beside the messages: what is one transaction is one frame."""
-        self.check_sendable()
+        """How much `send` would write beside the messages: what is one transaction is one frame.
+
+        Whether they are let in is for `send` to say, which knows what was acknowledged before.
+        """
         size = 0
-        for copies in self._plan(messages, False, now):
+        for copies in self._plan(messages, True, now):
             for copy in copies:
                 size += copy.letter.size_bytes
         return size

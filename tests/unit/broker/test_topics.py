@@ -16,6 +16,7 @@ from tests.unit.broker.actions import (
 )
 from tests.unit.broker.harness import BrokerHarness
 from tests.unit.broker.stored_messages import content, new
+from twinbus.entities.carried import JOURNAL
 from twinbus.entities.commands import (
     COMPLETE,
     AddRule,
@@ -404,6 +405,20 @@ def test_a_disabled_topic_refuses(status: str) -> None:
     bench.update(topic, replace(topic.description, status=status))
     with pytest.raises(EntityDisabled):
         send(bench, topic, new(b"one"))
+
+
+@pytest.mark.proves("A-3")
+def test_a_disabled_topic_takes_what_was_acknowledged_before() -> None:
+    bench = BrokerHarness()
+    topic = bench.create_topic()
+    queue = bench.create_subscription(topic, "one")
+    bench.update(topic, replace(topic.description, status=SEND_DISABLED))
+    for carrier, expected in (("far", 0), (JOURNAL + "1", 1)):
+        command = Send(topic.entity_id, [new(b"one")])
+        command.carrier, command.carrier_numbers = carrier, [1]
+        bench.submit(command)
+        bench.run()
+        assert queue.counts().active == expected
 
 
 @pytest.mark.proves("M-9")
