@@ -105,6 +105,7 @@ class QueueState:
         "copied_size_bytes",
         "description",
         "entity_id",
+        "facts",
         "grants",
         "history",
         "kind",
@@ -117,13 +118,19 @@ class QueueState:
     )
 
     def __init__(
-        self, entity_id: int, name: str, description: QueueDescription, grants: Grants
+        self,
+        entity_id: int,
+        name: str,
+        description: QueueDescription,
+        facts: list[Fact],
+        grants: Grants,
     ) -> None:
         self.entity_id = entity_id
         self.kind = description.KIND  # "queue", "subscription" or "topic"
         self.name = name  # as the store knows it: with namespace and partition
         self.partition = split_partition(name)[1]  # NO_PARTITION if it is whole
         self.topic_id = 0  # of a subscription: the topic it belongs to
+        self.facts = facts  # where it states what happens; the store's own list
         self.grants = grants
         self.published = first_number(self.partition)  # highest visible sequence number
         self.last_sequence_number = self.published  # highest assigned

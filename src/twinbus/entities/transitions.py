@@ -10,21 +10,19 @@ from typing import Final
 
 from twinbus.clock import Now
 from twinbus.entities.commands import ABANDON, DEFER, RELEASE
-from twinbus.entities.descriptions import QueueDescription
 from twinbus.entities.facts import (
     DEAD_LETTER,
     MAIN,
     TRANSFER_DEAD_LETTER,
     Activated,
     DeadLettered,
-    Fact,
     Locked,
     Removed,
     Rescheduled,
     Unlocked,
 )
 from twinbus.entities.message import ACTIVE, DEFERRED, NEVER_MS, Message, Overlay, merge_overlays
-from twinbus.entities.state import Grants, QueueState
+from twinbus.entities.state import QueueState
 from twinbus.entities.subqueue import SubQueue
 
 # What one tick, or one walk of the cursor, may change before the loop gets its turn again.
@@ -37,18 +35,7 @@ REASON_DELIVERY_COUNT: Final = "MaxDeliveryCountExceeded"
 class QueueTransitions(QueueState):
     """A queue that can take steps and states them."""
 
-    __slots__ = ("facts",)
-
-    def __init__(
-        self,
-        entity_id: int,
-        name: str,
-        description: QueueDescription,
-        facts: list[Fact],
-        grants: Grants,
-    ) -> None:
-        super().__init__(entity_id, name, description, grants)
-        self.facts = facts
+    __slots__ = ()
 
     # -- locks ----------------------------------------------------------------------------------
 
