@@ -87,6 +87,8 @@ PUBLIC_DOORS = {
         "held",
         "options",
         "producer_keys",
+        "reasons",
+        "rests",
         "rules",
         "syphon",
         "value_types",

@@ -117,6 +117,12 @@ class ProducerKeys:
         self._kept_max = max(KEPT_MIN, 2 * len(self._kept))
 
 
+def block_of(key: str | None) -> tuple[str, int]:
+    """Producer and block of a key: messages without another key that are sent together share it."""
+    producer, _, number = (key or "").rpartition("/")
+    return producer, int(number) // BLOCK if number.isdecimal() else 0
+
+
 def _with_bucket(producer: str, message: AmqpAnnotatedMessage) -> str:
     """Messages of one partition have a counter of their own, so that it sees few gaps."""
     key = _key_of(message)

@@ -31,12 +31,14 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
+from twinbus.pairing import reasons
 from twinbus.pairing.classification import Verdict, is_wrapped_fault, verdict_of
 from twinbus.pairing.errors import PairingError, UnrestorableMessageError
 from twinbus.pairing.events import Event, SyphonProgress, SyphonResting
 from twinbus.pairing.held import Held, SentBefore
 from twinbus.pairing.options import RestoredTimeToLive
-from twinbus.pairing.producer_keys import BLOCK
+from twinbus.pairing.producer_keys import block_of
+from twinbus.pairing.rests import Backoff, Rests
 from twinbus.pairing.rewriting import Restored, encoded_size, restore
 from twinbus.pairing.rules import DAMAGED
 from twinbus.pairing.steps import Complete, DeadLetter, Flow, Pause, Receive, SendRestored
@@ -44,20 +46,11 @@ from twinbus.pairing.steps import Complete, DeadLetter, Flow, Pause, Receive, Se
 CYCLE_COUNT_MAX: Final = 100
 POLL_S: Final = 15 * 60.0
 DRAIN_POLL_S: Final = 5.0  # when the flow ends as soon as nothing comes
-REST_S_MIN: Final = 1.0
-REST_S_MAX: Final = 120.0
-BUSY_REST_S: Final = 10.0
 # Locks last a minute: what is in hand for longer is not sent, so that a send still ends in time.
 IN_HAND_S_MAX: Final = 40.0
 SEND_TIMEOUT_S: Final = 20.0
 # How far a syphon looks past messages for destinations that rest, for others.
 READ_AHEAD_COUNT_MAX: Final = 10_000
-_DESCRIPTION_LENGTH_MAX: Final = 1024
-
-# Of a dead letter, besides those of rewriting.py.
-DESTINATION_NOT_FOUND: Final = "DestinationNotFound"
-TOO_LARGE: Final = "MessageSizeExceeded"
-REFUSED: Final = "DestinationRefused"
 
 
 class SyphonSettings(Protocol):
@@ -71,12 +64,6 @@ class _Fate(Enum):
     REST = "rest"  # the destination's fault, or nobody's
     GONE = "gone"  # there is no destination
     PERMANENT = "permanent"  # one of the messages is at fault, or how they were put together
-
-
-@dataclass(slots=True)
-class _Rest:
-    seconds: float
-    until: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +108,7 @@ class Syphon:
         self._settings = settings
         self._now = now
         self._utc_now = utc_now
-        self._rests: dict[str, _Rest] = {}
+        self._rests = Rests()
         # Destinations that take only messages of one key together: those that have partitions.
         self._by_key: set[str] = set()
         self._queues: dict[str, _Queue] = {}
@@ -157,16 +144,16 @@ class Syphon:
         self.moved.setdefault(queue, 0)
         self.dead_lettered.setdefault(queue, 0)
         wait_s = DRAIN_POLL_S if until_empty else POLL_S
-        rest_s = REST_S_MIN
+        backoff = Backoff()
         while True:
             try:
                 received = yield Receive(queue, CYCLE_COUNT_MAX, wait_s)
             except Exception as error:  # noqa: BLE001 - the backlog may be down like any other
+                rest_s = backoff.next()
                 self._events.append(SyphonResting(queue, error, rest_s))
                 yield Pause(rest_s)
-                rest_s = min(2 * rest_s, REST_S_MAX)
                 continue
-            rest_s = REST_S_MIN
+            backoff.reset()
             known.held.forget(self._now())
             if received:
                 yield from self._cycle(queue, received)
@@ -197,7 +184,7 @@ class Syphon:
         known.passed |= numbers
         if met_again or len(known.passed) >= READ_AHEAD_COUNT_MAX:
             known.passed.clear()
-            yield Pause(self._first_due(set(by_path)))
+            yield Pause(self._rests.wait_s(by_path, self._now()))
 
     def _restored(
         self, cycle: _Cycle, received: list[ServiceBusReceivedMessage]
@@ -234,7 +221,8 @@ class Syphon:
         parts = deque(self._parts(path, free))
         while parts:
             part = parts.popleft()
-            if self._is_resting(path) or self._now() - cycle.begun > IN_HAND_S_MAX:
+            now = self._now()
+            if self._rests.is_resting(path, now) or now - cycle.begun > IN_HAND_S_MAX:
                 self._hold(cycle, part)
                 continue
             messages = [each.restored.message for each in part]
@@ -251,7 +239,7 @@ class Syphon:
                         for each in part:
                             yield from self._refuse(cycle, each, error)
             else:
-                self._rests.pop(path, None)
+                self._rests.end(path)
                 cycle.moved += len(part)
                 self.moved[cycle.queue] += len(part)
                 yield from self._complete(cycle, [each.received for each in part])
@@ -268,8 +256,7 @@ class Syphon:
             if each.key is not None:
                 together: object = (each.key,) if path in self._by_key else ()
             else:
-                producer, _, number = (each.restored.key or "").rpartition("/")
-                together = (producer, int(number) // BLOCK if number.isdecimal() else 0)
+                together = block_of(each.restored.key)
             parts.setdefault(together, []).append(each)
         return iter(parts.values())
 
@@ -284,11 +271,11 @@ class Syphon:
 
     def _refuse(self, cycle: _Cycle, taken: _Taken, error: Exception) -> Flow[None]:
         if isinstance(error, MessagingEntityNotFoundError):
-            reason = DESTINATION_NOT_FOUND
+            reason = reasons.DESTINATION_NOT_FOUND
         elif isinstance(error, MessageSizeExceededError):
-            reason = TOO_LARGE
+            reason = reasons.TOO_LARGE
         elif isinstance(error, ServiceBusError) and _can_be_sent(taken.restored.message):
-            reason = REFUSED
+            reason = reasons.REFUSED
         else:
             reason = DAMAGED
         description = f"{taken.restored.path}: {error}"
@@ -298,7 +285,9 @@ class Syphon:
         self, cycle: _Cycle, message: ServiceBusReceivedMessage, reason: str, description: str
     ) -> Flow[None]:
         try:
-            yield DeadLetter(cycle.queue, message, reason, description[:_DESCRIPTION_LENGTH_MAX])
+            yield DeadLetter(
+                cycle.queue, message, reason, description[: reasons.DESCRIPTION_LENGTH_MAX]
+            )
         except Exception:  # noqa: BLE001 - its lock is lost or the backlog is: it comes again
             return
         cycle.dead_lettered += 1
@@ -325,23 +314,10 @@ class Syphon:
             held.hold(each.number, each.restored.path, each.restored.session_id, self._now())
 
     def _rest(self, path: str, error: Exception) -> None:
-        now = self._now()
-        rest = self._rests.get(path)
-        seconds = REST_S_MIN if rest is None else min(2 * rest.seconds, REST_S_MAX)
-        if verdict_of(error, "documented") is Verdict.BUSY:
-            seconds = max(seconds, BUSY_REST_S)
-        if rest is None or rest.until <= now:  # else another queue's flow has just met the same
-            self._rests[path] = _Rest(seconds, now + seconds)
-            self._events.append(SyphonResting(path, error, seconds))
-
-    def _is_resting(self, path: str) -> bool:
-        rest = self._rests.get(path)
-        return rest is not None and self._now() < rest.until
-
-    def _first_due(self, paths: set[str]) -> float:
-        now = self._now()
-        due = [self._rests[path].until - now for path in paths if path in self._rests]
-        return min(max(REST_S_MIN, min(due, default=REST_S_MIN)), REST_S_MAX)
+        is_busy = verdict_of(error, "documented") is Verdict.BUSY
+        rest_s = self._rests.begin(path, error, self._now(), is_busy=is_busy)
+        if rest_s is not None:  # else another queue's flow has just met the same
+            self._events.append(SyphonResting(path, error, rest_s))
 
 
 def _number(message: ServiceBusReceivedMessage) -> int:

@@ -22,10 +22,11 @@ from azure.servicebus.exceptions import (
 
 from twinbus.pairing.core import PairSettings
 from twinbus.pairing.events import SyphonProgress, SyphonResting
+from twinbus.pairing.reasons import DESTINATION_NOT_FOUND, REFUSED, TOO_LARGE
 from twinbus.pairing.rewriting import rewrite
 from twinbus.pairing.rules import DAMAGED, EXPIRED, NO_PATH
 from twinbus.pairing.steps import Complete, DeadLetter, Pause, Receive, SendRestored, Step
-from twinbus.pairing.syphon import DESTINATION_NOT_FOUND, REFUSED, TOO_LARGE, Syphon
+from twinbus.pairing.syphon import Syphon
 
 pytestmark = pytest.mark.proves("P-14")
 

@@ -11,7 +11,7 @@ from twinbus.errors import EntityDisabled, InvalidOperation, ServerBusy, Twinbus
 from twinbus.message.plain import Properties, data_section, decode_message, encode_message
 from twinbus.pipeline.syphon.mover import Memory, Mover, lines_of, parts_of
 from twinbus.pipeline.syphon.restoring import RestoredBytes
-from twinbus.pipeline.syphon.rests import REST_MS_MAX, Rests
+from twinbus.pipeline.syphon.rounds import REST_MS_MAX
 
 pytestmark = pytest.mark.proves("D-2")
 
@@ -290,18 +290,3 @@ def test_parts_that_follow_each_other_fit_into_a_batch() -> None:
     assert [[each.number for each in part] for part in parts_of(messages)] == [[1], [2], [3], [4]]
     small = [restored(n, f"a/{n}", "s", 1_000) for n in range(1, 100)]
     assert len(parts_of(small)) == 1
-
-
-def test_rests_double_and_end() -> None:
-    rests = Rests()
-    rests.begin("q", TwinbusError("x"), 0)
-    rests.begin("q", TwinbusError("another that was under way"), 10)
-    assert rests.is_resting("q", 999)
-    assert not rests.is_resting("q", 1_000)
-    rests.begin("q", TwinbusError("x"), 1_000)
-    assert rests.is_resting("q", 2_999)
-    assert not rests.is_resting("q", 3_000)
-    rests.begin("", TwinbusError("all"), 5_000)
-    assert rests.is_resting("other", 5_500)
-    rests.end("q")
-    assert not rests.is_resting("q", 5_500)

@@ -31,22 +31,19 @@ from twinbus.errors import (
     InvalidOperation,
     MessageSizeExceeded,
     NotSupported,
+    ServerBusy,
     TwinbusError,
 )
+from twinbus.pairing import reasons
 from twinbus.pairing.errors import UnrestorableMessageError
 from twinbus.pairing.held import SentBefore
 from twinbus.pairing.options import RestoredTimeToLive
-from twinbus.pairing.producer_keys import BLOCK
+from twinbus.pairing.producer_keys import block_of
+from twinbus.pairing.rests import Rests
 from twinbus.pairing.rules import DAMAGED
 from twinbus.pipeline.bus.protocol import Bus, BusSender, Pending, SendRefused
 from twinbus.pipeline.source.runs import Run, merge
 from twinbus.pipeline.syphon.restoring import RestoredBytes, restore_bytes, sequence_number_of
-from twinbus.pipeline.syphon.rests import Rests
-
-# Of a dead letter, besides those of pairing/rules.py; as in pairing/syphon.py.
-DESTINATION_NOT_FOUND: Final = "DestinationNotFound"
-TOO_LARGE: Final = "MessageSizeExceeded"
-REFUSED: Final = "DestinationRefused"
 
 MOVED: Final = "moved"
 DEAD_LETTERED: Final = "dead_lettered"
@@ -56,7 +53,6 @@ SENDERS_MAX: Final = 100  # links open at a time; a bus allows some 250 on a con
 # A part is one batch, which is stored as a whole or not at all; it fits into one of any tier.
 PART_BYTES: Final = 192 * 1024
 PART_COUNT_MAX: Final = 1_000
-_DESCRIPTION_LENGTH_MAX: Final = 1024
 _OF_THE_MESSAGE: Final = (
     ArgumentInvalid,
     ArgumentOutOfRange,
@@ -263,10 +259,14 @@ class Mover:
 
     def _rest(self, path: str, error: Exception) -> None:
         where = "" if isinstance(error, CannotConnect) else path
-        self._memory.rests.begin(where, error, self._now().mono_ms)
+        is_busy = isinstance(error, ServerBusy)
+        self._memory.rests.begin(where, error, self._now_s(), is_busy=is_busy)
 
     def _is_resting(self, path: str) -> bool:
-        return self._memory.rests.is_resting(path, self._now().mono_ms)
+        return self._memory.rests.is_resting(path, self._now_s())
+
+    def _now_s(self) -> float:
+        return self._now().mono_ms / 1_000
 
     # --- what becomes of them ---------------------------------------------------------------------
 
@@ -286,11 +286,11 @@ class Mover:
 
     def _refuse(self, message: RestoredBytes, error: Exception) -> None:
         if isinstance(error, EntityNotFound):
-            reason = DESTINATION_NOT_FOUND
+            reason = reasons.DESTINATION_NOT_FOUND
         elif isinstance(error, MessageSizeExceeded):
-            reason = TOO_LARGE
+            reason = reasons.TOO_LARGE
         else:
-            reason = REFUSED
+            reason = reasons.REFUSED
         self._dead.setdefault((reason, f"{message.path}: {error}"), []).append(message.number)
         self._count(message.path, DEAD_LETTERED, reason, message)
 
@@ -304,7 +304,7 @@ class Mover:
         """Delete what was acknowledged, dead-letter what can never be delivered."""
         dead, self._dead = self._dead, {}
         for (reason, description), numbers in dead.items():
-            text = description[:_DESCRIPTION_LENGTH_MAX]
+            text = description[: reasons.DESCRIPTION_LENGTH_MAX]
             self._backlog.settle(self._queue, runs_of(numbers), reason, text)
         self._delete_moved()
 
@@ -355,16 +355,14 @@ def lines_of(path: str, messages: list[RestoredBytes], is_by_key: bool) -> list[
     of their producer and block, part beside part.  Messages with keys may be mixed until the
     destination says otherwise; they keep their order, part after part.
     """
-    free: dict[object, list[RestoredBytes]] = {}
+    free: dict[tuple[str, int], list[RestoredBytes]] = {}
     keyed: dict[str, list[RestoredBytes]] = {}
     for message in messages:
         key = message.session_id or message.partition_key
         if key is not None:
             keyed.setdefault(key if is_by_key else "", []).append(message)
         else:
-            producer, _, number = (message.key or "").rpartition("/")
-            block = int(number) // BLOCK if number.isdecimal() else 0
-            free.setdefault((producer, block), []).append(message)
+            free.setdefault(block_of(message.key), []).append(message)
     lines = [_Line(path, deque([part])) for each in free.values() for part in parts_of(each)]
     return lines + [_Line(path, parts_of(each)) for each in keyed.values()]
 

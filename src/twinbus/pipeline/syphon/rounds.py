@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from twinbus.pairing.rests import REST_S_MAX, REST_S_MIN, Backoff
 from twinbus.pipeline.source.offsets import key_of
 
-REST_MS_MIN: Final = 1_000
-REST_MS_MAX: Final = 120_000
+REST_MS_MIN: Final = round(1_000 * REST_S_MIN)
+REST_MS_MAX: Final = round(1_000 * REST_S_MAX)
 # Each look at ten queues is ten operations, so an idle pair is looked at less and less often.
 LOOK_MS_MAX: Final = 60_000
 
@@ -42,10 +43,10 @@ class Rounds:
     def __init__(self) -> None:
         self._left: int | None = None  # when the last round began
         self._next: dict[str, int] = {}
-        self._rest_ms = REST_MS_MIN
-        self._due_ms: int | None = None  # when held ones are tried again; None: nothing is held
-        self._look_ms = REST_MS_MIN
-        self._look_due_ms = 0
+        self._rests_ms = Backoff(REST_MS_MIN, REST_MS_MAX)
+        self._due_ms: float | None = None  # when held ones are tried again; None: nothing is held
+        self._looks_ms = Backoff(REST_MS_MIN, LOOK_MS_MAX)
+        self._look_due_ms = 0.0
         self._progress_ms: int | None = None
         self.is_empty = False
 
@@ -66,7 +67,7 @@ class Rounds:
         has_moved = self._left is None or left < self._left
         if left and (has_moved or self._has_news(positions)):
             self._progress_ms = now_ms
-            self._rest_ms = REST_MS_MIN
+            self._rests_ms.reset()
             return self._go(left, positions)
         if has_moved:
             self._progress_ms = now_ms
@@ -74,12 +75,10 @@ class Rounds:
         if not left:
             self._due_ms = None
         elif self._due_ms is None:
-            self._due_ms = now_ms + self._rest_ms
-            self._rest_ms = min(2 * self._rest_ms, REST_MS_MAX)
+            self._due_ms = now_ms + self._rests_ms.next()
         elif now_ms >= self._due_ms:
             return self._go(left, positions)
-        self._look_due_ms = now_ms + self._look_ms
-        self._look_ms = min(2 * self._look_ms, LOOK_MS_MAX)
+        self._look_due_ms = now_ms + self._looks_ms.next()
         return False
 
     def is_hopeless(self, now_ms: int, patience_ms: int) -> bool:
@@ -93,8 +92,8 @@ class Rounds:
         self._left = left
         self._next.update(positions)
         self._due_ms = None
-        self._look_ms = REST_MS_MIN
-        self._look_due_ms = 0
+        self._looks_ms.reset()
+        self._look_due_ms = 0.0
         return True
 
 
