@@ -129,8 +129,7 @@ def make_backlog_queues(admin: ServiceBusAdministrationClient, name: str, count:
         step = next(flow)
         while True:
             if isinstance(step, ListQueues):
-                names = [each.name for each in admin.list_queues()]
-                step = flow.send([each for each in names if each.startswith(step.prefix)])
+                step = flow.send([each.name for each in admin.list_queues()])
             else:
                 assert isinstance(step, CreateQueue)
                 admin.create_queue(step.queue, **step.settings)

@@ -21,6 +21,8 @@ from twinbus.pairing.steps import CreateQueue, Flow, ListQueues, Pause
 TIME_SPAN_MAX: Final = "P10675199DT2H48M5.4775807S"
 INT_MAX: Final = 2**31 - 1
 
+# Of one request: the SDK's own patience with a server that does not answer is five minutes.
+REQUEST_S_MAX: Final = 60.0
 LIST_PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 30.0, 30.0)  # two minutes in all
 # Where not even a connection comes about the SDK has tried four times already, and a name that is
 # wrong stays wrong.
@@ -59,20 +61,20 @@ def settings() -> dict[str, Any]:
 
 def find_or_create(primary_name: str, count: int) -> Flow[list[str]]:
     """Gives the names of the `count` backlog queues, which are all there then."""
-    there = yield from _list(primary_name)
+    there = yield from _list()
     names = names_of(primary_name, count)
     for name in names:
         if name.lower() not in there:
-            yield from _create(primary_name, name)
+            yield from _create(name)
     return names
 
 
-def _list(primary_name: str) -> Flow[set[str]]:
+def _list() -> Flow[set[str]]:
     """The queues that are there, in lower case: the broker does not tell cases apart."""
     tries = 0
     while True:
         try:
-            listed = yield ListQueues(prefix_of(primary_name))
+            listed = yield ListQueues()
         except Exception as error:
             if not is_transient(error):
                 raise
@@ -86,14 +88,14 @@ def _list(primary_name: str) -> Flow[set[str]]:
             return {str(name).lower() for name in listed}
 
 
-def _create(primary_name: str, name: str) -> Flow[None]:
+def _create(name: str) -> Flow[None]:
     for tries_left in reversed(range(CREATE_TRIES)):
         try:
             yield CreateQueue(name, settings())
         except ResourceExistsError:
             # Somebody else has made it just now, or the broker is busy with a queue of this name
             # (being deleted, perhaps), which it answers in the same way.
-            there = yield from _list(primary_name)
+            there = yield from _list()
             if name.lower() in there:
                 return
             if not tries_left:

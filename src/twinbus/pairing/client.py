@@ -1,16 +1,26 @@
-"""What the paired clients of both shells share: two SDK clients, and the links to the primary."""
+"""What the paired clients of both shells share: everything that does not wait.
+
+The pairing is changed only while its lock is held.  The async shell has one loop and no threads:
+its lock does nothing.
+"""
 
 import datetime as dt
 import random
-from collections.abc import Callable
+from collections.abc import Callable, MutableSet
+from contextlib import AbstractContextManager
 from typing import Any, Final, Generic, TypeVar
 
 from twinbus.pairing.core import Pairing, PairSettings
 from twinbus.pairing.coupling import Coupling, Side
+from twinbus.pairing.events import PairingStatus
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
+from twinbus.pairing.sender import Shared
 from twinbus.pairing.syphon import Syphon
 
 SETUP_S_MAX: Final = 60.0  # for links to the secondary to open
+OPEN_S_MAX: Final = 60.0  # a link that takes longer is not coming any more
+# Closing says good-bye to the peer, which may be gone without a word.
+CLOSE_S_MAX: Final = 5.0
 
 Sender = TypeVar("Sender")
 Receiver = TypeVar("Receiver")
@@ -20,28 +30,44 @@ Sessions = TypeVar("Sessions")
 class PairedClientBase(Generic[Sender, Receiver, Sessions]):
     """The SDK clients are blocking or async ones; here nobody calls what would tell."""
 
-    primary: Any
-    secondary: Any
+    # Of the shell's own kinds.
+    _new_sender: Callable[..., Sender]
+    _new_link: Callable[..., Any]  # its SteadySender
+    _senders: MutableSet[Sender]
+    _closing: Any
+    _background: Any
+    _syphoning: Any
 
     def __init__(
         self,
+        primary: Any,
+        secondary: Any,
         options: SendAvailabilityPairedNamespaceOptions,
         queues: list[str],
+        lock: AbstractContextManager[Any],
         chance: random.Random,
         now: Callable[[], float],
         utc_now: Callable[[], dt.datetime],
     ) -> None:
+        self.primary = primary
+        self.secondary = secondary
         self.options = options
-        self.fully_qualified_namespace: str = self.primary.fully_qualified_namespace
+        self.fully_qualified_namespace: str = primary.fully_qualified_namespace
         settings = PairSettings.of(
-            options, self.fully_qualified_namespace, self.secondary.fully_qualified_namespace
+            options, self.fully_qualified_namespace, secondary.fully_qualified_namespace
         )
+        self._lock = lock
+        self._now = now
         self._pairing = Pairing(settings, queues, chance, now)
         self._queues = queues
         self._coupling = Coupling()
         self._syphon = Syphon(settings, now, utc_now)
         self._backlog_limit_bytes = 0
+        self._is_closed = False
         self._closed_sides: set[Side] = set()  # whose client somebody else has closed
+        self._hooks: list[CloseHookBase] = []
+
+    # --- links --------------------------------------------------------------------------------
 
     def get_queue_sender(self, queue_name: str, **settings: Any) -> Sender:
         """Keywords are those of the SDK's `get_queue_sender`."""
@@ -75,12 +101,94 @@ class PairedClientBase(Generic[Sender, Receiver, Sessions]):
         list_sessions: Callable[..., Sessions] = self.primary.list_subscription_sessions
         return list_sessions(topic_name, subscription_name, **settings)
 
+    # --- control ------------------------------------------------------------------------------
+
+    def status(self) -> PairingStatus:
+        """How every entity and every backlog queue is, now."""
+        with self._lock:
+            return self._pairing.status(self._syphon.counts, running=self._syphoning.is_running)
+
+    def force_failover(self, entity: str | None = None) -> None:
+        """Send to the backlog from now on; without a name: all entities used so far."""
+        with self._lock:
+            self._pairing.force_failover(entity)
+        self._dispatch()
+
+    def force_failback(self, entity: str | None = None) -> None:
+        """Send to the primary from now on; without a name: all entities used so far."""
+        with self._lock:
+            self._pairing.force_failback(entity)
+        self._dispatch()
+
+    # --- for the shells -----------------------------------------------------------------------
+
     def _sender(self, make: Callable[[str | None], Any]) -> Sender:
         """A paired sender; `make` gives the SDK's, with the client identifier of another."""
-        raise NotImplementedError
+        with self._lock:
+            self._pairing.check()
+            if self._is_closed:
+                raise ValueError("The paired client has already been closed.")
+        shared = Shared(
+            self._pairing,
+            self._lock,
+            self._dispatch,
+            self._closing,
+            self._backlog_sender,
+            self._backlog_limit_bytes,
+            self._senders.discard,
+        )
+        sender = self._new_sender(shared, make)
+        with self._lock:
+            self._senders.add(sender)
+        return sender
 
     def _backlog_sender(self, queue: str) -> Any:
         return self.secondary.get_queue_sender(queue)
+
+    def _ping_link(self, entity: str) -> Any:
+        # A queue's sender reaches a topic just as well: only the path counts.
+        return self._new_link(lambda: self.primary.get_queue_sender(entity), self._closing)
+
+    def _note_fault(self, reason: str, client: str | None) -> bool:
+        """Is the pair over?  Not yet if it is one client's fault: the other has time to follow."""
+        if client is not None:
+            with self._lock:
+                self._coupling.faulted(Side(client), reason, self._now())
+            self._background.wake()
+            return False
+        with self._lock:
+            self._pairing.fault(reason)
+        self._dispatch()
+        return True
+
+    def _note_closed(self, side: Side) -> bool:
+        """Somebody closes one of the SDK clients.  Are both closed now?"""
+        with self._lock:
+            self._coupling.closed(side, self._now())
+            self._closed_sides.add(side)
+            are_both = len(self._closed_sides) == len(Side)
+        self._background.wake()
+        return are_both
+
+    def _partner_fault(self, side: Side) -> str:
+        """What ends the pair when one client has ended, and this one has not followed (P-17)."""
+        return f"{self._coupling.reason}, so the {side.value} client was closed too"
+
+    def _hook_clients(self, hook: "type[CloseHookBase]") -> None:
+        self._hooks = [
+            hook(self.primary, lambda: self._client_closed(Side.PRIMARY)),
+            hook(self.secondary, lambda: self._client_closed(Side.SECONDARY)),
+        ]
+
+    # --- what a shell does --------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        """Tell what has happened."""
+        raise NotImplementedError
+
+    def _client_closed(self, side: Side) -> Any:
+        """Somebody is closing one of the SDK clients: what uses it has to end before."""
+        raise NotImplementedError
 
 
 class CloseHookBase:

@@ -1,8 +1,9 @@
 """What a pair tells: events as they happen, statuses when asked."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
 
 class State(Enum):
@@ -88,6 +89,10 @@ Event: TypeAlias = (
     | SyphonResting
     | PairFaulted
 )
+Callback: TypeAlias = Callable[[Event], Any]
+
+# A pair in a long outage has a few events a minute; who lags by more has stopped reading.
+UNREAD_COUNT_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,6 +257,16 @@ def clients_of(
     return made[0], made[1]
 
 
+def without_tls(request: Any) -> Any:
+    """A request of the administration client, for a server without a certificate.
+
+    Where a connection string says `UseDevelopmentEmulator=true`, the SDK's messaging client does
+    without TLS, its administration client does not.
+    """
+    request.url = request.url.replace("https://", "http://", 1)
+    return request
+
+
 def check_kinds(primary: object, options: object, client: type) -> None:
     """`TypeError` unless these are what `pair_namespace` takes, with SDK clients of this class."""
     if not isinstance(options, SendAvailabilityPairedNamespaceOptions):

@@ -29,12 +29,22 @@ from twinbus.pairing.failover import Decision, EntityFailover, Way
 from twinbus.pairing.parcels import Parcel
 from twinbus.pairing.rewriting import encoded_size, rewrite
 from twinbus.pairing.stamps import with_stamp
-from twinbus.pairing.steps import Flow, Pause, ScheduleOnPrimary, SendToBacklog, SendToPrimary, Step
+from twinbus.pairing.steps import (
+    Flow,
+    OpenPrimary,
+    Pause,
+    ScheduleOnPrimary,
+    SendToBacklog,
+    SendToPrimary,
+    Step,
+)
 
 T = TypeVar("T")
 
 BUSY_PAUSE_S: Final = 10.0  # P-8
 BUSY_SENDS_MAX: Final = 3
+# To ask the primary how large a batch may be: an application that fills one waits for it.
+BATCH_OPEN_S_MAX: Final = 10.0
 # Less than this is too little to open a link: a queue would be lost for being asked too late.
 BACKLOG_TRY_S_MIN: Final = 3.0
 BACKLOG_LIMIT_BYTES: Final = 256 * 1024  # of a message or batch: Service Bus's standard tier
@@ -61,6 +71,23 @@ def batch_bytes(pairing: Pairing, sender: SenderState) -> int:
     """For parcels.collect(): 0 if the list is not going to be a batch of the primary."""
     is_over = pairing.entity(sender.entity).state is State.FAILED_OVER
     return 0 if is_over else sender.primary_batch_bytes
+
+
+def batch_limit(pairing: Pairing, sender: SenderState) -> Flow[int]:
+    """How large a batch may be, where the primary has not been asked yet.
+
+    What is wrong with the entity or the key is raised, as the SDK does; an outage is not.
+    """
+    pairing.check()
+    if pairing.entity(sender.entity).state in {State.FAILING, State.FAILED_OVER}:
+        return sender.backlog_limit_bytes
+    try:
+        sender.primary_batch_bytes = yield OpenPrimary(BATCH_OPEN_S_MAX)
+    except Exception as error:
+        if verdict_of(error, pairing.settings.policy) is Verdict.RAISE:
+            raise
+        return sender.backlog_limit_bytes
+    return sender.primary_batch_bytes
 
 
 def send(

@@ -38,6 +38,13 @@ class ScheduleOnPrimary:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenPrimary:
+    """The caller's link.  Outcome: the largest batch that it takes, which only the peer knows."""
+
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class SendToBacklog:
     """Rewritten messages, few enough for one batch of this queue.
 
@@ -65,9 +72,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class ListQueues:
-    """Outcome: the names of the secondary's queues that begin with `prefix`."""
-
-    prefix: str
+    """Outcome: the names of the secondary's queues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,7 @@ class DeadLetter:
 Step: TypeAlias = (
     SendToPrimary
     | ScheduleOnPrimary
+    | OpenPrimary
     | SendToBacklog
     | SendPing
     | Pause

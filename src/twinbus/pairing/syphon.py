@@ -51,6 +51,9 @@ IN_HAND_S_MAX: Final = 40.0
 SEND_TIMEOUT_S: Final = 20.0
 # How far a syphon looks past messages for destinations that rest, for others.
 READ_AHEAD_COUNT_MAX: Final = 10_000
+RESTART_S: Final = 1.0  # after an error that nobody has thought of
+# Each path's sender is a connection.  Far more than queues, so none is closed while it is in use.
+PATH_COUNT_MAX: Final = 100
 
 
 class SyphonSettings(Protocol):

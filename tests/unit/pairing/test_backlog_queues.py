@@ -43,7 +43,7 @@ class Secondary:
         if isinstance(step, self.failing) and self.failures:
             raise self.failures.pop(0)
         if isinstance(step, ListQueues):
-            return [name for name in self.there if name.startswith(step.prefix)]
+            return self.there
         assert isinstance(step, CreateQueue)
         assert step.settings == settings()
         self.created.append(step.queue)

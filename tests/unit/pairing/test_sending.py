@@ -30,7 +30,15 @@ from twinbus.pairing.options import Policy
 from twinbus.pairing.parcels import collect
 from twinbus.pairing.rewriting import encoded_size
 from twinbus.pairing.rules import PATH, PRODUCER_KEY, SCHEDULED_TIME
-from twinbus.pairing.sending import SenderState, after, batch_bytes, schedule, send, shortcut
+from twinbus.pairing.sending import (
+    SenderState,
+    after,
+    batch_bytes,
+    batch_limit,
+    schedule,
+    send,
+    shortcut,
+)
 from twinbus.pairing.steps import Flow, Pause, ScheduleOnPrimary, SendToBacklog, SendToPrimary, Step
 from twinbus.pairing.value_types import time_of
 
@@ -39,7 +47,7 @@ pytestmark = pytest.mark.proves("P-6", "P-12")
 DOWN = ServiceBusConnectionError()
 BUSY = ServiceBusServerBusyError()
 TIME = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
-Answer = Exception | list[int] | None
+Answer = Exception | list[int] | int | None
 
 
 class World:
@@ -121,6 +129,39 @@ def key_on_primary(step: Step) -> Any:
 def property_in_backlog(message: AmqpAnnotatedMessage, name: str) -> Any:
     assert message.application_properties is not None
     return message.application_properties[name]
+
+
+# --- how large a batch may be -----------------------------------------------------------------
+
+
+def limit_in(world: World, *answers: Answer) -> Any:
+    world.sender.backlog_limit_bytes = 256
+    return world.run(batch_limit(world.pairing, world.sender), *answers)
+
+
+def test_the_primary_says_how_large_a_batch_may_be() -> None:
+    world = World()
+    assert limit_in(world, 1024) == 1024
+    assert world.kinds() == ["OpenPrimary"]
+    assert world.sender.primary_batch_bytes == 1024
+
+
+def test_in_an_outage_a_batch_is_as_large_as_a_backlog_queue_takes() -> None:
+    world = World()
+    assert limit_in(world, DOWN) == 256
+    assert not world.sender.primary_batch_bytes, "the primary is asked again"
+    world.fail_over()
+    assert limit_in(world) == 256
+    assert world.kinds() == [], "nobody is asked"
+
+
+def test_a_batch_for_an_entity_that_may_not_be_used() -> None:
+    world = World()
+    with pytest.raises(ServiceBusAuthorizationError):
+        limit_in(world, ServiceBusAuthorizationError())
+    world.pairing.fault("over")
+    with pytest.raises(PairFaultedError):
+        limit_in(world)
 
 
 # --- the primary ------------------------------------------------------------------------------

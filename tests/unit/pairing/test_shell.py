@@ -9,9 +9,9 @@ import azure.servicebus.aio
 import pytest
 from azure.servicebus import ServiceBusClient
 
-from twinbus.pairing.aio._client import CloseHook
+from twinbus.pairing.aio._client import CloseHook as AsyncCloseHook
 from twinbus.pairing.blocking._audience import Audience
-from twinbus.pairing.blocking._client import _CloseHook
+from twinbus.pairing.blocking._client import CloseHook
 from twinbus.pairing.blocking._running import run
 from twinbus.pairing.events import Event, PairFaulted
 from twinbus.pairing.steps import Flow, Pause, Step
@@ -89,7 +89,7 @@ def test_a_client_in_two_pairs_tells_the_one_that_is_left(removed: int) -> None:
     """Whichever of them has let go of it; nobody is told twice."""
     client = ServiceBusClient.from_connection_string(NOWHERE)
     told: list[int] = []
-    hooks = [_CloseHook(client, partial(told.append, number)) for number in range(2)]
+    hooks = [CloseHook(client, partial(told.append, number)) for number in range(2)]
     hooks[removed].remove()
     client.close()
     assert told == [1 - removed]
@@ -109,7 +109,7 @@ async def test_an_async_client_in_two_pairs(removed: int) -> None:
     async def tell_of(number: int) -> None:
         told.append(number)
 
-    hooks = [CloseHook(client, partial(tell_of, number)) for number in range(2)]
+    hooks = [AsyncCloseHook(client, partial(tell_of, number)) for number in range(2)]
     hooks[removed].remove()
     await client.close()
     assert told == [1 - removed]
@@ -120,7 +120,7 @@ async def test_an_async_client_in_two_pairs(removed: int) -> None:
 
 def test_the_last_pair_leaves_the_client_as_it_was() -> None:
     client = ServiceBusClient.from_connection_string(NOWHERE)
-    older, newer = _CloseHook(client, nothing), _CloseHook(client, nothing)
+    older, newer = CloseHook(client, nothing), CloseHook(client, nothing)
     newer.remove()
     older.remove()
     assert "close" not in vars(client)

@@ -7,17 +7,13 @@ time loses the oldest events, never the pair's memory.
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any, Final, Self, TypeAlias
+from collections.abc import Iterable
+from typing import Any, Final, Self
 from weakref import WeakSet
 
-from twinbus.pairing.events import Event
+from twinbus.pairing.events import UNREAD_COUNT_MAX, Callback, Event
 from twinbus.pairing.log_lines import LOGGER, log
 
-Callback: TypeAlias = Callable[[Event], Any]
-
-# A pair in a long outage has a few events a minute; who lags by more has stopped reading.
-UNREAD_COUNT_MAX: Final = 10_000
 CALLBACK_S_MAX: Final = 5.0  # for those that still run when the pair closes
 
 

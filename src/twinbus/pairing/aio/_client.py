@@ -7,30 +7,28 @@ opened is closed again (P-1).  The primary is not asked: a pair can be made whil
 import asyncio
 import random
 import secrets
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from typing import Any, Self
 
 from azure.core.async_paging import AsyncItemPaged
-from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
+from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 
-from twinbus.pairing.aio._audience import Audience, Callback, Reader
+from twinbus.pairing.aio._audience import Audience, Reader
 from twinbus.pairing.aio._background import Background
 from twinbus.pairing.aio._reporting import Reporter
 from twinbus.pairing.aio._sender import PairedSender
 from twinbus.pairing.aio._setup import find_backlog_queues, open_secondary
 from twinbus.pairing.aio._steady import Closing, SteadySender, close_in_time
 from twinbus.pairing.aio._syphon import RunningSyphon
-from twinbus.pairing.blocking._posting import Post, client_name, posts_of, utc_now
+from twinbus.pairing.blocking._posting import Post, posts_of, report_now, utc_now
 from twinbus.pairing.client import SETUP_S_MAX, CloseHookBase, PairedClientBase
 from twinbus.pairing.coupling import Side
-from twinbus.pairing.events import PairingStatus
+from twinbus.pairing.events import Callback
 from twinbus.pairing.options import (
     SendAvailabilityPairedNamespaceOptions,
     check_kinds,
     primary_name_in,
 )
-from twinbus.pairing.reporting import report_of
 
 
 async def pair_namespace(
@@ -67,6 +65,9 @@ class PairedServiceBusClient(
     Made by `pair_namespace`.  Closing it closes both SDK clients, also those that it was given.
     """
 
+    _new_sender = PairedSender
+    _new_link = SteadySender
+
     def __init__(
         self,
         primary: ServiceBusClient,
@@ -75,23 +76,20 @@ class PairedServiceBusClient(
         queues: list[str],
         posts: list[Post],
     ) -> None:
-        self.primary = primary
-        self.secondary = secondary
-        self._now = asyncio.get_running_loop().time
+        now = asyncio.get_running_loop().time
         chance = random.Random(secrets.randbits(128))  # noqa: S311 - seeded by the system
-        super().__init__(options, queues, chance, self._now, utc_now)
+        super().__init__(primary, secondary, options, queues, nullcontext(), chance, now, utc_now)
         self._audience = Audience()
-        self._closing = Closing()
-        self._background = Background(
-            self._pairing, self._coupling, self._dispatch, self._ping_sender, self._fault_partner
+        self._closing: Closing = Closing()
+        self._background: Background = Background(
+            self._pairing, self._coupling, self._dispatch, self._ping_link, self._fault_partner
         )
-        self._syphoning = RunningSyphon(
+        self._syphoning: RunningSyphon = RunningSyphon(
             self._syphon, primary, secondary, self._closing, self._dispatch
         )
         self._senders: set[PairedSender] = set()
-        self._reporter = Reporter(posts, self._report)
+        self._reporter = Reporter(posts, lambda: report_now(self.status()))
         self._ending: asyncio.Task[None] | None = None
-        self._hooks: list[CloseHook] = []
 
     @classmethod
     async def from_connection_strings(
@@ -107,21 +105,7 @@ class PairedServiceBusClient(
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
-    # --- events and control ------------------------------------------------------------------
-
-    def status(self) -> PairingStatus:
-        """How every entity and every backlog queue is, now."""
-        return self._pairing.status(self._syphon.counts, running=self._syphoning.is_running)
-
-    def force_failover(self, entity: str | None = None) -> None:
-        """Send to the backlog from now on; without a name: all entities used so far."""
-        self._pairing.force_failover(entity)
-        self._dispatch()
-
-    def force_failback(self, entity: str | None = None) -> None:
-        """Send to the primary from now on; without a name: all entities used so far."""
-        self._pairing.force_failback(entity)
-        self._dispatch()
+    # --- events and the end ------------------------------------------------------------------
 
     def on_event(self, callback: Callback) -> None:
         """Call it for each event from now on, in order; what an async one gives is awaited.
@@ -140,13 +124,8 @@ class PairedServiceBusClient(
         With a `client`, "primary" or "secondary", only this one is of no further use; its partner
         has five seconds to be closed before the pair ends (P-17).
         """
-        if client is not None:
-            self._coupling.faulted(Side(client), reason, self._now())
-            self._background.wake()
-            return
-        self._pairing.fault(reason)
-        self._dispatch()
-        await self.close()
+        if self._note_fault(reason, client):
+            await self.close()
 
     async def close(self) -> None:
         """Close senders, syphon and both SDK clients.  To close twice does nothing."""
@@ -174,13 +153,11 @@ class PairedServiceBusClient(
             raise
         self._background.start()
         self._reporter.start()
-        self._hooks = [
-            CloseHook(self.primary, lambda: self._client_closed(Side.PRIMARY)),
-            CloseHook(self.secondary, lambda: self._client_closed(Side.SECONDARY)),
-        ]
+        self._hook_clients(CloseHook)
 
     def _begin_end(self) -> asyncio.Task[None]:
         if self._ending is None:
+            self._is_closed = True
             self._ending = asyncio.create_task(self._end(), name="end of a pair")
         return self._ending
 
@@ -200,29 +177,6 @@ class PairedServiceBusClient(
         self._dispatch()
         await self._audience.close()
 
-    def _sender(self, make: Callable[[str | None], ServiceBusSender]) -> PairedSender:
-        self._pairing.check()
-        if self._ending is not None:
-            raise ValueError("The paired client has already been closed.")
-        sender = PairedSender(
-            self._pairing,
-            self._dispatch,
-            self._closing,
-            make,
-            self._backlog_sender,
-            self._backlog_limit_bytes,
-            self._senders.discard,
-        )
-        self._senders.add(sender)
-        return sender
-
-    def _report(self) -> bytes:
-        return report_of(self.status(), client_name(), utc_now())
-
-    def _ping_sender(self, entity: str) -> SteadySender:
-        # A queue's sender reaches a topic just as well: only the path counts.
-        return SteadySender(lambda: self.primary.get_queue_sender(entity), self._closing)
-
     def _dispatch(self) -> None:
         """Tell what has happened; called often, and mostly nothing has."""
         events = [*self._pairing.take_events(), *self._syphon.take_events()]
@@ -232,19 +186,14 @@ class PairedServiceBusClient(
             self._reporter.wake()
 
     async def _client_closed(self, side: Side) -> None:
-        """Somebody is closing one of the SDK clients: what uses it has to end before."""
-        self._coupling.closed(side, self._now())
-        self._closed_sides.add(side)
-        self._background.wake()
-        if len(self._closed_sides) == len(Side):
+        if self._note_closed(side):
             await self.close()
             return
         senders = [self._close_senders()] if side is Side.PRIMARY else []
         await asyncio.gather(self._syphoning.stop(), *senders)
 
     def _fault_partner(self, side: Side) -> None:
-        """One client has ended, and its partner has not followed in time (P-17)."""
-        self._pairing.fault(f"{self._coupling.reason}, so the {side.value} client was closed too")
+        self._pairing.fault(self._partner_fault(side))
         self._begin_end()  # nobody waits here: it is the background that is called, and ended
 
     async def _close_senders(self) -> None:

@@ -5,30 +5,21 @@ Nothing here outlives the setting up, except the client that was asked for.
 
 import asyncio
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from typing import Any
 
 from azure.core.pipeline.transport import AioHttpTransport
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from twinbus.pairing.aio._running import run
-from twinbus.pairing.backlog_queues import find_or_create
-from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions, clients_of
+from twinbus.pairing.backlog_queues import REQUEST_S_MAX, find_or_create
+from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions, clients_of, without_tls
 from twinbus.pairing.steps import CreateQueue, ListQueues, Pause, Step
-
-# Of one request: the SDK's own patience with a server that does not answer is five minutes.
-REQUEST_S_MAX: Final = 60.0
 
 
 class PlainTransport(AioHttpTransport):  # type: ignore[misc]  # found at run time only
-    """HTTP without TLS, for a server whose connection string says `UseDevelopmentEmulator=true`.
-
-    The SDK's messaging client then speaks without TLS, its administration client does not.
-    """
-
     async def send(self, request: Any, **options: Any) -> Any:
-        request.url = request.url.replace("https://", "http://", 1)
-        return await super().send(request, **options)
+        return await super().send(without_tls(request), **options)
 
 
 def open_secondary(
@@ -47,10 +38,9 @@ async def find_backlog_queues(
 
     async def perform(step: Step) -> Any:
         match step:
-            case ListQueues(prefix):
+            case ListQueues():
                 async with asyncio.timeout(REQUEST_S_MAX):
-                    names = [queue.name async for queue in manager.list_queues()]
-                return [name for name in names if name.lower().startswith(prefix.lower())]
+                    return [queue.name async for queue in manager.list_queues()]
             case CreateQueue(queue, settings):
                 async with asyncio.timeout(REQUEST_S_MAX):
                     return await manager.create_queue(queue, **settings)

@@ -17,15 +17,13 @@ from azure.servicebus.exceptions import OperationTimeoutError
 from twinbus.pairing.aio._watch import Watch
 from twinbus.pairing.batch import of_sender
 from twinbus.pairing.classification import is_broken_by
+from twinbus.pairing.client import CLOSE_S_MAX, OPEN_S_MAX
 from twinbus.pairing.errors import PairFaultedError
 from twinbus.pairing.log_lines import LOGGER
 
 # The SDK looks at its own timeout only between two reads of 0.2 s.  Past this it hangs, for
 # instance in a write to a peer that reads no more.
 LATE_S_MAX: Final = 1.0
-OPEN_S_MAX: Final = 60.0  # a link that takes longer is not coming any more
-# Closing says good-bye to the peer, which may be gone without a word.
-CLOSE_S_MAX: Final = 5.0
 
 
 class Closing:

@@ -14,18 +14,14 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 from twinbus.pairing.aio._running import run
 from twinbus.pairing.aio._steady import LATE_S_MAX, Closing, SteadySender, close_in_time
 from twinbus.pairing.classification import is_broken_by
+from twinbus.pairing.client import OPEN_S_MAX
 from twinbus.pairing.log_lines import LOGGER
 from twinbus.pairing.parcels import as_outgoing
 from twinbus.pairing.steps import Complete, DeadLetter, Pause, Receive, SendRestored, Step
-from twinbus.pairing.syphon import Syphon
+from twinbus.pairing.syphon import PATH_COUNT_MAX, RESTART_S, Syphon
 
-# A poll lasts for 15 minutes; a peer that is gone must be noticed much sooner.
-OPEN_S_MAX: Final = 60.0
 # As long as the lock of a backlog queue's message: what takes longer is in vain.
 SETTLE_S_MAX: Final = 60.0
-RESTART_S: Final = 1.0  # after an error that nobody has thought of
-# Each sender is a connection.  Far more than tasks, so none is closed while a task uses it.
-PATH_COUNT_MAX: Final = 100
 
 
 class BacklogReceiver:

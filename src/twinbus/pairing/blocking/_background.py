@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from twinbus.clock import monotonic_s
 from twinbus.pairing.blocking._running import run
-from twinbus.pairing.blocking._steady import CLOSE_S_MAX, SteadySender
+from twinbus.pairing.blocking._steady import SteadySender
+from twinbus.pairing.client import CLOSE_S_MAX
 from twinbus.pairing.core import Pairing
 from twinbus.pairing.coupling import Coupling, Side
 from twinbus.pairing.events import State
@@ -22,7 +23,44 @@ from twinbus.pairing.steps import Pause, SendPing, Step
 WAIT_S_MAX: Final = 3_600.0
 
 
-class Background:
+class WokenThread:
+    """A thread whose turn it is when it is woken, or has slept as long as its last turn wanted."""
+
+    def __init__(self, name: str) -> None:
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Something has happened."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """What is under way fails; nobody waits for it longer than a close may take."""
+        self._stopping.set()
+        self._wake.set()
+        self._interrupt()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(CLOSE_S_MAX)
+
+    def _interrupt(self) -> None:
+        raise NotImplementedError
+
+    def _turn(self) -> float:
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.clear()
+            wait_s = self._turn()
+            if not self._stopping.is_set():
+                self._wake.wait(wait_s)
+
+
+class Background(WokenThread):
     """The threads behind one pair.  `fault` is called when one of its clients has to follow."""
 
     def __init__(
@@ -34,44 +72,25 @@ class Background:
         make_sender: Callable[[str], SteadySender],
         fault: Callable[[Side], None],
     ) -> None:
+        super().__init__("twinbus-pairing-background")
         self._pairing = pairing
         self._coupling = coupling
         self._lock = lock
         self._dispatch = dispatch
         self._make_sender = make_sender
         self._fault = fault
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(
-            target=self._watch, name="twinbus-pairing-background", daemon=True
-        )
         self._senders: dict[str, SteadySender] = {}
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def wake(self) -> None:
-        """Something has happened: the next deadline may be another one."""
-        self._wake.set()
-
-    def close(self) -> None:
-        """A ping that is under way fails; nobody waits for it longer than a close may take."""
-        self._stopping.set()
-        self._wake.set()
+    def _interrupt(self) -> None:
         for sender in list(self._senders.values()):
             sender.begin_close()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(CLOSE_S_MAX)
 
-    def _watch(self) -> None:
-        while not self._stopping.is_set():
-            self._wake.clear()
-            try:
-                wait_s = self._look()
-            except Exception:  # noqa: BLE001 - a timer that has died would never fail over
-                LOGGER.exception("the background of a pair has met an error")
-                wait_s = 1.0
-            self._wake.wait(wait_s)
+    def _turn(self) -> float:
+        try:
+            return self._look()
+        except Exception:  # noqa: BLE001 - a timer that has died would never fail over
+            LOGGER.exception("the background of a pair has met an error")
+            return 1.0
 
     def _look(self) -> float:
         """Do what is due; gives how long nothing else will be."""

@@ -7,18 +7,17 @@ opened is closed again (P-1).  The primary is not asked: a pair can be made whil
 import random
 import secrets
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Self
 from weakref import WeakSet
 
 from azure.core.paging import ItemPaged
-from azure.servicebus import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
+from azure.servicebus import ServiceBusClient, ServiceBusReceiver
 
 from twinbus.clock import monotonic_s
-from twinbus.pairing.blocking._audience import Audience, Callback, Reader
+from twinbus.pairing.blocking._audience import Audience, Reader
 from twinbus.pairing.blocking._background import Background
-from twinbus.pairing.blocking._posting import Post, client_name, posts_of, utc_now
+from twinbus.pairing.blocking._posting import Post, posts_of, report_now, utc_now
 from twinbus.pairing.blocking._reporting import Reporter
 from twinbus.pairing.blocking._sender import PairedSender
 from twinbus.pairing.blocking._setup import find_backlog_queues, open_secondary
@@ -26,13 +25,12 @@ from twinbus.pairing.blocking._steady import Closing, SteadySender
 from twinbus.pairing.blocking._syphon import BlockingSyphon
 from twinbus.pairing.client import SETUP_S_MAX, CloseHookBase, PairedClientBase
 from twinbus.pairing.coupling import Side
-from twinbus.pairing.events import PairingStatus
+from twinbus.pairing.events import Callback
 from twinbus.pairing.options import (
     SendAvailabilityPairedNamespaceOptions,
     check_kinds,
     primary_name_in,
 )
-from twinbus.pairing.reporting import report_of
 
 
 def pair_namespace(
@@ -67,6 +65,9 @@ class PairedServiceBusClient(PairedClientBase[PairedSender, ServiceBusReceiver, 
     Made by `pair_namespace`.  Closing it closes both SDK clients, also those that it was given.
     """
 
+    _new_sender = PairedSender
+    _new_link = SteadySender
+
     def __init__(
         self,
         primary: ServiceBusClient,
@@ -75,30 +76,25 @@ class PairedServiceBusClient(PairedClientBase[PairedSender, ServiceBusReceiver, 
         queues: list[str],
         posts: list[Post],
     ) -> None:
-        self.primary = primary
-        self.secondary = secondary
+        lock = threading.Lock()
         chance = random.Random(secrets.randbits(128))  # noqa: S311 - seeded by the system
-        super().__init__(options, queues, chance, monotonic_s, utc_now)
-        self._lock = threading.Lock()
+        super().__init__(primary, secondary, options, queues, lock, chance, monotonic_s, utc_now)
         self._audience = Audience()
-        self._closing = Closing()
-        self._background = Background(
+        self._closing: Closing = Closing()
+        self._background: Background = Background(
             self._pairing,
             self._coupling,
-            self._lock,
+            lock,
             self._dispatch,
-            self._ping_sender,
+            self._ping_link,
             self._fault_partner,
         )
-        self._threads: BlockingSyphon | None = None
-        if options.enable_syphon:
-            self._threads = BlockingSyphon(
-                self._syphon, queues, primary, secondary, self._lock, self._dispatch, self._closing
-            )
+        emptied = queues if options.enable_syphon else []
+        self._syphoning: BlockingSyphon = BlockingSyphon(
+            self._syphon, emptied, primary, secondary, lock, self._dispatch, self._closing
+        )
         self._senders: WeakSet[PairedSender] = WeakSet()
-        self._reporter = Reporter(posts, self._report)
-        self._is_closed = False
-        self._hooks: list[_CloseHook] = []
+        self._reporter = Reporter(posts, lambda: report_now(self.status()))
 
     @classmethod
     def from_connection_strings(
@@ -114,25 +110,7 @@ class PairedServiceBusClient(PairedClientBase[PairedSender, ServiceBusReceiver, 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    # --- events and control ------------------------------------------------------------------
-
-    def status(self) -> PairingStatus:
-        """How every entity and every backlog queue is, now."""
-        with self._lock:
-            is_running = self._threads is not None and self._threads.is_running
-            return self._pairing.status(self._syphon.counts, running=is_running)
-
-    def force_failover(self, entity: str | None = None) -> None:
-        """Send to the backlog from now on; without a name: all entities used so far."""
-        with self._lock:
-            self._pairing.force_failover(entity)
-        self._dispatch()
-
-    def force_failback(self, entity: str | None = None) -> None:
-        """Send to the primary from now on; without a name: all entities used so far."""
-        with self._lock:
-            self._pairing.force_failback(entity)
-        self._dispatch()
+    # --- events and the end ------------------------------------------------------------------
 
     def on_event(self, callback: Callback) -> None:
         """Call it for each event from now on, in order, on one of the pair's or caller's threads.
@@ -151,15 +129,8 @@ class PairedServiceBusClient(PairedClientBase[PairedSender, ServiceBusReceiver, 
         With a `client`, "primary" or "secondary", only this one is of no further use; its partner
         has five seconds to be closed before the pair ends (P-17).
         """
-        if client is not None:
-            with self._lock:
-                self._coupling.faulted(Side(client), reason, monotonic_s())
-            self._background.wake()
-            return
-        with self._lock:
-            self._pairing.fault(reason)
-        self._dispatch()
-        self.close()
+        if self._note_fault(reason, client):
+            self.close()
 
     def close(self) -> None:
         """Close senders, syphon and both SDK clients.  To close twice does nothing."""
@@ -184,17 +155,13 @@ class PairedServiceBusClient(PairedClientBase[PairedSender, ServiceBusReceiver, 
                 self._backlog_limit_bytes = probe.batch_bytes(SETUP_S_MAX)
             finally:
                 probe.begin_close()
-            if self._threads is not None:
-                self._threads.start(SETUP_S_MAX)
+            self._syphoning.start(SETUP_S_MAX)
         except BaseException:
             self._stop()
             raise
         self._background.start()
         self._reporter.start()
-        self._hooks = [
-            _CloseHook(self.primary, lambda: self._client_closed(Side.PRIMARY)),
-            _CloseHook(self.secondary, lambda: self._client_closed(Side.SECONDARY)),
-        ]
+        self._hook_clients(CloseHook)
 
     def _stop(self) -> None:
         """End everything of ours; the SDK's clients stay as they are."""
@@ -203,34 +170,8 @@ class PairedServiceBusClient(PairedClientBase[PairedSender, ServiceBusReceiver, 
         self._close_senders()
         self._reporter.close()
         self._background.close()
-        if self._threads is not None:
-            self._threads.close()
+        self._syphoning.close()
         self._closing.wait()
-
-    def _sender(self, make: Callable[[str | None], ServiceBusSender]) -> PairedSender:
-        with self._lock:
-            self._pairing.check()
-            if self._is_closed:
-                raise ValueError("The paired client has already been closed.")
-        sender = PairedSender(
-            self._pairing,
-            self._lock,
-            self._dispatch,
-            self._closing,
-            make,
-            self._backlog_sender,
-            self._backlog_limit_bytes,
-        )
-        with self._lock:
-            self._senders.add(sender)
-        return sender
-
-    def _report(self) -> bytes:
-        return report_of(self.status(), client_name(), utc_now())
-
-    def _ping_sender(self, entity: str) -> SteadySender:
-        # A queue's sender reaches a topic just as well: only the path counts.
-        return SteadySender(lambda: self.primary.get_queue_sender(entity), self._closing)
 
     def _dispatch(self) -> None:
         """Tell what has happened; called after every step, and mostly nothing has."""
@@ -244,17 +185,10 @@ class PairedServiceBusClient(PairedClientBase[PairedSender, ServiceBusReceiver, 
         self._audience.tell()
 
     def _client_closed(self, side: Side) -> None:
-        """Somebody is closing one of the SDK clients: what uses it has to end before."""
-        with self._lock:
-            self._coupling.closed(side, monotonic_s())
-            self._closed_sides.add(side)
-            is_over = len(self._closed_sides) == len(Side)
-        self._background.wake()
-        if is_over:
+        if self._note_closed(side):
             self.close()
             return
-        if self._threads is not None:
-            self._threads.close()
+        self._syphoning.close()
         if side is Side.PRIMARY:
             self._close_senders()
 
@@ -265,11 +199,10 @@ class PairedServiceBusClient(PairedClientBase[PairedSender, ServiceBusReceiver, 
             sender.begin_close()
 
     def _fault_partner(self, side: Side) -> None:
-        """One client has ended, and its partner has not followed in time (P-17)."""
-        self.fault(f"{self._coupling.reason}, so the {side.value} client was closed too")
+        self.fault(self._partner_fault(side))
 
 
-class _CloseHook(CloseHookBase):
+class CloseHook(CloseHookBase):
     def __call__(self) -> None:
         closing = self._closing
         if closing is not None:

@@ -14,8 +14,8 @@ from azure.servicebus import ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.clock import monotonic_s
+from twinbus.pairing.client import OPEN_S_MAX
 
-OPEN_S_MAX: Final = 60.0
 # An opening that has hung for so long is left to itself, and another one is tried.  Its thread ends
 # when the peer answers or its connection breaks.
 HANG_S_MAX: Final = 120.0

@@ -14,9 +14,10 @@ from contextlib import suppress
 from typing import Final
 
 from twinbus.clock import SystemClock
+from twinbus.pairing.events import PairingStatus
 from twinbus.pairing.log_lines import LOGGER
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
-from twinbus.pairing.reporting import Destination, destination_of, is_twinbus
+from twinbus.pairing.reporting import Destination, destination_of, is_twinbus, report_of
 
 PATIENCE_S: Final = 2.0
 HEALTH_BYTES_MAX: Final = 65_536
@@ -31,6 +32,10 @@ def client_name() -> str:
 
 def utc_now() -> dt.datetime:
     return dt.datetime.fromtimestamp(_CLOCK.now().utc_ms / 1000, dt.UTC)
+
+
+def report_now(status: PairingStatus) -> bytes:
+    return report_of(status, client_name(), utc_now())
 
 
 class Post:

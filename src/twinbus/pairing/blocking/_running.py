@@ -4,8 +4,8 @@ Many threads run flows over one pairing.  It is looked at and changed only while
 and nothing that can wait, a step or a callback, happens while it is.
 """
 
-import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
 from twinbus.pairing.steps import Flow, Step
@@ -16,7 +16,7 @@ T = TypeVar("T")
 def run(
     flow: Flow[T],
     perform: Callable[[Step], Any],
-    lock: threading.Lock,
+    lock: AbstractContextManager[Any],
     dispatch: Callable[[], None],
 ) -> T:
     """What the flow returns; what it raises is raised.

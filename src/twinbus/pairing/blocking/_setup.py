@@ -12,24 +12,17 @@ from azure.core.pipeline.transport import RequestsTransport
 from azure.servicebus import ServiceBusClient
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from twinbus.pairing.backlog_queues import find_or_create
+from twinbus.pairing.backlog_queues import REQUEST_S_MAX, find_or_create
 from twinbus.pairing.blocking._running import run
-from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions, clients_of
+from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions, clients_of, without_tls
 from twinbus.pairing.steps import CreateQueue, ListQueues, Pause, Step
 
-# Of one request: the SDK's own patience with a server that does not answer is five minutes.
-PATIENCE: Final[dict[str, Any]] = {"connection_timeout": 60.0, "read_timeout": 60.0}
+PATIENCE: Final[Any] = {"connection_timeout": REQUEST_S_MAX, "read_timeout": REQUEST_S_MAX}
 
 
 class PlainTransport(RequestsTransport):  # type: ignore[misc]  # found at run time only
-    """HTTP without TLS, for a server whose connection string says `UseDevelopmentEmulator=true`.
-
-    The SDK's messaging client then speaks without TLS, its administration client does not.
-    """
-
     def send(self, request: Any, **options: Any) -> Any:
-        request.url = request.url.replace("https://", "http://", 1)
-        return super().send(request, **options)
+        return super().send(without_tls(request), **options)
 
 
 def open_secondary(
@@ -48,9 +41,8 @@ def find_backlog_queues(
 
     def perform(step: Step) -> Any:
         match step:
-            case ListQueues(prefix):
-                names = [queue.name for queue in manager.list_queues(**PATIENCE)]
-                return [name for name in names if name.lower().startswith(prefix.lower())]
+            case ListQueues():
+                return [queue.name for queue in manager.list_queues(**PATIENCE)]
             case CreateQueue(queue, settings):
                 return manager.create_queue(queue, **settings, **PATIENCE)
             case Pause(seconds):

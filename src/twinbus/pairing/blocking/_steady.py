@@ -14,12 +14,11 @@ from azure.servicebus import ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.clock import monotonic_s
-from twinbus.pairing.blocking._opening import HANG_S_MAX, OPEN_S_MAX, Opening
+from twinbus.pairing.blocking._opening import HANG_S_MAX, Opening
 from twinbus.pairing.classification import is_broken_by
+from twinbus.pairing.client import CLOSE_S_MAX, OPEN_S_MAX
 from twinbus.pairing.log_lines import LOGGER
 
-# Closing says good-bye to the peer, which may be gone without a word.
-CLOSE_S_MAX: Final = 5.0
 # The SDK takes no timeout of 0, which is what a call has left that has waited for its turn.
 TIMEOUT_S_MIN: Final = 0.001
 SHUT_DOWN: Final = "already been shutdown"  # what the SDK says of a sender that was closed

@@ -6,23 +6,20 @@ queue, replaced when it breaks, and a sender for each path, shared by the thread
 
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusReceiver
 
 from twinbus.clock import monotonic_s
 from twinbus.pairing.blocking._opening import Opening
 from twinbus.pairing.blocking._running import run
-from twinbus.pairing.blocking._steady import CLOSE_S_MAX, Closing, SteadySender
+from twinbus.pairing.blocking._steady import Closing, SteadySender
 from twinbus.pairing.classification import is_broken_by
+from twinbus.pairing.client import CLOSE_S_MAX
 from twinbus.pairing.log_lines import LOGGER
 from twinbus.pairing.parcels import as_outgoing
 from twinbus.pairing.steps import Complete, DeadLetter, Pause, Receive, SendRestored, Step
-from twinbus.pairing.syphon import POLL_S, Syphon
-
-RESTART_S: Final = 1.0  # after an error that nobody has thought of
-# Each sender is a connection.  Far more than threads, so none is closed while a thread uses it.
-PATH_COUNT_MAX: Final = 100
+from twinbus.pairing.syphon import PATH_COUNT_MAX, POLL_S, RESTART_S, Syphon
 
 
 class Stopped(BaseException):  # no Exception: the flow is not asked what it makes of it
