@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from twinbus.cli.arguments import CONNECTION_STRING, Commands, add_json
+from twinbus.cli.arguments import CONNECTION_STRING, Commands, add_json, add_option
 from twinbus.client.connection_string import ConnectionString
 from twinbus.errors import ConfigError
 
@@ -56,13 +56,8 @@ def add_restored_time_to_live(parser: argparse.ArgumentParser) -> None:
 
 
 def add_patience(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--patience",
-        type=_seconds,
-        default=PATIENCE_S,
-        metavar="TIME",
-        help=f"give up when nothing has moved for so long ({PATIENCE_S}s)",
-    )
+    purpose = f"give up when nothing has moved for so long ({PATIENCE_S}s)"
+    add_option(parser, "--patience TIME", purpose, _seconds, PATIENCE_S)
 
 
 def add_pair(parser: argparse.ArgumentParser) -> None:
@@ -71,20 +66,12 @@ def add_pair(parser: argparse.ArgumentParser) -> None:
         ("--primary", PRIMARY, "where messages belong"),
         ("--secondary", SECONDARY, "where their backlog is"),
     ):
-        parser.add_argument(
-            option, metavar="TEXT", help=f"connection string of {purpose} (default: ${variable})"
-        )
-    parser.add_argument(
-        "--primary-name",
-        metavar="NAME",
-        help="what the backlog queues' names begin with (what the primary's host name begins with)",
-    )
-    parser.add_argument(
-        "--backlog-queues",
-        type=_count,
-        metavar="N",
-        help="only the first N backlog queues (all that are there)",
-    )
+        text = f"connection string of {purpose} (default: ${variable})"
+        add_option(parser, f"{option} TEXT", text)
+    text = "what the backlog queues' names begin with (what the primary's host name begins with)"
+    add_option(parser, "--primary-name NAME", text)
+    text = "only the first N backlog queues (all that are there)"
+    add_option(parser, "--backlog-queues N", text, _count)
 
 
 def take_connection_strings(options: argparse.Namespace) -> None:

@@ -26,12 +26,7 @@ _SUB_QUEUES: Final = ("none", "deadLetter", "transferDeadLetter")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument(
-        "--entity",
-        action="append",
-        metavar="PATH",
-        help="orders, or topic/Subscriptions/name; may be repeated",
-    )
+    add_repeated(which, "--entity PATH", "orders, or topic/Subscriptions/name; may be repeated")
     add_option(which, "--pattern REGEX", "entities whose whole path matches")
     parser.add_argument(
         "--sub-queue", choices=_SUB_QUEUES, default="none", help="of each entity (none)"

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from twinbus.cli.arguments import positive_count
+from twinbus.cli.arguments import add_option, positive_count
 from twinbus.cli.pipeline.arguments import in_one_line
 from twinbus.cli.pipeline.command import add_spark_arguments, open_session_for
 from twinbus.cli.printing import print_json
@@ -22,13 +22,8 @@ FILE_MIB_DEFAULT: Final = 128
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", metavar="DIR", help="of `twinbus pipeline capture`")
-    parser.add_argument(
-        "--file-mib",
-        type=positive_count,
-        default=FILE_MIB_DEFAULT,
-        metavar="N",
-        help=f"size of the files to make ({FILE_MIB_DEFAULT})",
-    )
+    purpose = f"size of the files to make ({FILE_MIB_DEFAULT})"
+    add_option(parser, "--file-mib N", purpose, positive_count, FILE_MIB_DEFAULT)
     parser.add_argument("--dry-run", action="store_true", help="only say what there is to do")
     add_spark_arguments(parser)
 

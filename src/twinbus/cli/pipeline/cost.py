@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from twinbus.cli.arguments import add_option
 from twinbus.cli.cost.price_table import read_prices
 from twinbus.cli.cost.show import (
     END_OF_TIME_MS,
@@ -31,18 +32,11 @@ PURPOSE: Final = "what was metered in one or many namespaces, priced, with pairi
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--data",
-        action="append",
-        required=True,
-        metavar="DIR",
-        help="a server's data directory, or a copy of it anywhere Spark reads; may be repeated",
-    )
+    purpose = "a server's data directory, or a copy of it anywhere Spark reads; may be repeated"
+    add_option(parser, "--data DIR", purpose, action="append", required=True)
     add_selection(parser)
-    parser.add_argument(
-        "--details", metavar="DIR", help="write every day, namespace, entity and kind, as Parquet"
-    )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a report with plots")
+    add_option(parser, "--details DIR", "write every day, namespace, entity and kind, as Parquet")
+    add_option(parser, "--html FILE", "write a report with plots", Path)
     add_spark_arguments(parser)
 
 

@@ -5,7 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from twinbus.cli.arguments import add_connection_string, connection_string, moment, positive_count
+from twinbus.cli.arguments import (
+    add_connection_string,
+    add_option,
+    add_repeated,
+    connection_string,
+    moment,
+    positive_count,
+)
 from twinbus.cli.exit_codes import NO
 from twinbus.cli.pipeline.arguments import in_one_line
 from twinbus.cli.pipeline.command import add_spark_arguments, open_session_for
@@ -26,35 +33,24 @@ SAMPLES_DEFAULT: Final = 2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     show = _action(actions, "show", "by entity, reason and kind of description, with samples")
-    show.add_argument(
-        "--samples", type=int, default=SAMPLES_DEFAULT, metavar="N", help="of each kind (2)"
-    )
-    show.add_argument("--html", type=Path, metavar="FILE", help="write a report with plots")
+    add_option(show, "--samples N", "of each kind (2)", int, SAMPLES_DEFAULT)
+    add_option(show, "--html FILE", "write a report with plots", Path)
     resubmit = _action(actions, "resubmit", "send a selection again and remove it from here")
-    resubmit.add_argument(
-        "--to", metavar="ENTITY", help="elsewhere (back into the entity in which they were)"
-    )
-    resubmit.add_argument(
-        "--limit", type=positive_count, metavar="N", help="so many at most, the oldest first"
-    )
+    add_option(resubmit, "--to ENTITY", "elsewhere (back into the entity in which they were)")
+    add_option(resubmit, "--limit N", "so many at most, the oldest first", positive_count)
     export = _action(actions, "export", "write a selection into files; changes nothing here")
-    export.add_argument("--to", required=True, metavar="DIR", help="a new directory or URL")
-    export.add_argument("--format", default="parquet", metavar="NAME", help="parquet, json, orc, …")
+    add_option(export, "--to DIR", "a new directory or URL", required=True)
+    add_option(export, "--format NAME", "parquet, json, orc, …", default="parquet")
 
 
 def _action(actions: Any, name: str, purpose: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = actions.add_parser(name, help=purpose, description=purpose)
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument(
-        "--entity",
-        action="append",
-        metavar="PATH",
-        help="orders, or topic/Subscriptions/name; may be repeated",
-    )
+    add_repeated(which, "--entity PATH", "orders, or topic/Subscriptions/name; may be repeated")
     which.add_argument("--all", action="store_true", help="of every entity in the namespace")
     parser.add_argument("--transfer", action="store_true", help="those that were not forwarded")
-    parser.add_argument("--where", metavar="SQL", help="over the columns of a message")
-    parser.add_argument("--since", type=moment, metavar="TIME", help="enqueued then or later")
+    add_option(parser, "--where SQL", "over the columns of a message")
+    add_option(parser, "--since TIME", "enqueued then or later", moment)
     add_connection_string(parser)
     add_spark_arguments(parser)
     return parser

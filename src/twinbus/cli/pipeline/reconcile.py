@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from twinbus.cli.arguments import add_connection_string, connection_string
+from twinbus.cli.arguments import add_connection_string, add_option, connection_string
 from twinbus.cli.exit_codes import NO
 from twinbus.cli.pipeline.arguments import in_one_line
 from twinbus.cli.pipeline.command import add_spark_arguments, open_session_for
@@ -43,18 +43,11 @@ _PARTITIONS: Final = ("spark.sql.shuffle.partitions", "16")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "Parquet, ORC or JSON lines, a capture directory, or entity:NAME; may be repeated"
     for side in _SIDES:
-        parser.add_argument(
-            f"--{side}",
-            action="append",
-            required=True,
-            metavar="SOURCE",
-            help=f"what {'was sent' if side == 'sent' else 'has arrived'}: {what}",
-        )
+        purpose = f"what {'was sent' if side == 'sent' else 'has arrived'}: {what}"
+        add_option(parser, f"--{side} SOURCE", purpose, action="append", required=True)
     add_connection_string(parser)
     for side in _SIDES:
-        parser.add_argument(
-            f"--{side}-connection-string", metavar="TEXT", help=f"for entities that are {side}"
-        )
+        add_option(parser, f"--{side}-connection-string TEXT", f"for entities that are {side}")
     parser.add_argument(
         "--match-entity", action="store_true", help="the same id at two entities is two messages"
     )
@@ -66,12 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what is reported but no reason for exit code 3; may be repeated",
     )
     parser.add_argument("--allow-empty", action="store_true", help="a side may have no messages")
-    parser.add_argument("--details", metavar="DIR", help="write each id in question, as Parquet")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a report with plots")
+    add_option(parser, "--details DIR", "write each id in question, as Parquet")
+    add_option(parser, "--html FILE", "write a report with plots", Path)
     for side in _SIDES:
         group = parser.add_argument_group(f"columns of --{side}, where they have other names")
         for name, meaning in _COLUMNS.items():
-            group.add_argument(f"--{side}-{name}", metavar="COLUMN", help=meaning)
+            add_option(group, f"--{side}-{name} COLUMN", meaning)
     add_spark_arguments(parser)
 
 

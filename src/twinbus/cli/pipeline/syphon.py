@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from twinbus.cli.arguments import positive_count
+from twinbus.cli.arguments import add_option, positive_count
 from twinbus.cli.exit_codes import INTERRUPTED, NO
 from twinbus.cli.pair.command import (
     add_pair,
@@ -43,19 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_restored_time_to_live(parser)
     parser.add_argument("--once", action="store_true", help="until the backlog is empty, then end")
     add_patience(parser)
-    parser.add_argument(
-        "--checkpoint",
-        metavar="DIR",
-        help="where the rounds are counted (a place of its own for each pair in the user's state)",
-    )
-    parser.add_argument("--ledger", metavar="DIR", help="write what was done to Parquet files here")
-    parser.add_argument(
-        "--max-per-task",
-        type=positive_count,
-        default=50_000,
-        metavar="N",
-        help="messages of a backlog queue between two reports (50,000)",
-    )
+    purpose = "where the rounds are counted (a place of its own for each pair in the user's state)"
+    add_option(parser, "--checkpoint DIR", purpose)
+    add_option(parser, "--ledger DIR", "write what was done to Parquet files here")
+    purpose = "messages of a backlog queue between two reports (50,000)"
+    add_option(parser, "--max-per-task N", purpose, positive_count, 50_000)
     parser.add_argument(
         "--operations",
         choices=("auto", "twinbus", "standard"),

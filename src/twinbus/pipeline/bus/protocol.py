@@ -9,10 +9,20 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from twinbus.errors import ServiceError, TwinbusError
+from twinbus.errors import (
+    ArgumentInvalid,
+    ArgumentOutOfRange,
+    InvalidOperation,
+    MessageSizeExceeded,
+    ServiceError,
+    TwinbusError,
+)
 
 # Larger batches cost the bus more memory and win nothing any more.
 SEND_BATCH_BYTES: Final = 512 * 1024
+SENDERS_MAX: Final = 100  # links open at a time; a bus allows some 250 on a connection
+# Refusals that may be one message's own fault.
+OF_ONE_MESSAGE: Final = (ArgumentInvalid, ArgumentOutOfRange, InvalidOperation, MessageSizeExceeded)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,38 +8,22 @@ owner has said that a copy does no harm (`retry`).
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Final, Self
 
 from twinbus.client.blocking import CALL_DURATION_S_MAX, result_of
 from twinbus.client.connection import BusConnection
 from twinbus.client.links import Sender
-from twinbus.errors import (
-    ArgumentInvalid,
-    ArgumentOutOfRange,
-    EntityNotFound,
-    InvalidOperation,
-    MessageSizeExceeded,
-    ServerBusy,
-    ServiceError,
-    TwinbusError,
-)
+from twinbus.errors import EntityNotFound, ServerBusy, ServiceError, TwinbusError
 from twinbus.limits import MESSAGE_SIZE_BYTES_MAX
 from twinbus.message.plain import BATCH_FORMAT, build_batch, cut
 from twinbus.pipeline.bus.line import NamespaceConnection, Patience, may_pass, named
-from twinbus.pipeline.bus.protocol import SEND_BATCH_BYTES, SendRefused
+from twinbus.pipeline.bus.protocol import OF_ONE_MESSAGE, SEND_BATCH_BYTES, SendRefused
 
 # More than four full batches would only wait in the bus instead of here; small ones may be many.
 UNDER_WAY_BYTES: Final = 4 * SEND_BATCH_BYTES
 UNDER_WAY_MAX: Final = 64
-# Refusals that may be one message's own fault.
-_OF_ONE_MESSAGE: Final = (
-    ArgumentInvalid,
-    ArgumentOutOfRange,
-    InvalidOperation,
-    MessageSizeExceeded,
-)
 
 
 class _Batch:
@@ -205,7 +189,7 @@ class LineSender:
         messages = batch.messages
         if isinstance(error, EntityNotFound):
             self.close()  # one that is made anew under this name is another one, with other links
-        if len(messages) == 1 or not self._halves or not isinstance(error, _OF_ONE_MESSAGE):
+        if len(messages) == 1 or not self._halves or not isinstance(error, OF_ONE_MESSAGE):
             raise SendRefused(self._path, batch.first, error) from None
         middle = len(messages) // 2
         for first, half in ((0, messages[:middle]), (middle, messages[middle:])):
@@ -263,10 +247,26 @@ def _may_go_again(batch: _Batch, retry: bool) -> bool:
 
 
 class PlainBus:
-    """What is the same on every Service Bus: the line, and sending on it."""
+    """What is the same on every Service Bus: the line, sending on it, and what runs are."""
 
     def __init__(self, line: NamespaceConnection) -> None:
         self.line = line
+
+    def numbers(self, path: str, first: int, end: int, limit: int) -> list[tuple[int, int]]:
+        """See `Bus`."""
+        runs: list[tuple[int, int]] = []
+        for start, stop in self._runs(path, first, end):
+            if runs and runs[-1][1] == start:
+                runs[-1] = (runs[-1][0], stop)
+            elif len(runs) == limit:
+                break
+            else:
+                runs.append((start, stop))
+        return runs
+
+    def _runs(self, path: str, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """What is there in the range, lowest first, in as many pieces as the bus tells it."""
+        raise NotImplementedError
 
     def send(self, path: str, messages: Sequence[bytes], *, retry: bool = False) -> None:
         """See `Bus`."""

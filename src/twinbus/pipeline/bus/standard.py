@@ -49,19 +49,10 @@ class StandardBus(PlainBus):
             return EntityState(path, None, [PartitionState(0, True, 0, 0, 0)])
         return EntityState(path, None, [_state(p, firsts, seen[p]) for p in sorted(seen)])
 
-    def numbers(self, path: str, first: int, end: int, limit: int) -> list[tuple[int, int]]:
-        """See `Bus`."""
-        runs: list[tuple[int, int]] = []
+    def _runs(self, path: str, first: int, end: int) -> Iterator[tuple[int, int]]:
         for chunk in self._peek_range(path, first, end):
             for peeked in chunk:
-                number = peeked.number
-                if runs and runs[-1][1] == number:
-                    runs[-1] = (runs[-1][0], number + 1)
-                elif len(runs) == limit:
-                    return runs
-                else:
-                    runs.append((number, number + 1))
-        return runs
+                yield peeked.number, peeked.number + 1
 
     def browse(self, path: str, first: int, end: int) -> Iterator[list[bytes]]:
         """See `Bus`.  The next chunk is under way while the caller works on one."""

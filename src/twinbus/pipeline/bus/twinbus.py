@@ -39,22 +39,13 @@ class TwinbusBus(PlainBus):
             [_partition(entry) for entry in partitions],
         )
 
-    def numbers(self, path: str, first: int, end: int, limit: int) -> list[tuple[int, int]]:
-        """See `Bus`."""
-        runs: list[tuple[int, int]] = []
+    def _runs(self, path: str, first: int, end: int) -> Iterator[tuple[int, int]]:
         while first < end:
             answer = self._ask(path, "twinbus:numbers", _selection(first, end))
             bounds = answer.get("bounds")
             numbers = [int(each) for each in bounds] if isinstance(bounds, list) else []
-            for start, stop in zip(numbers[::2], numbers[1::2], strict=True):
-                if runs and runs[-1][1] == start:
-                    runs[-1] = (runs[-1][0], stop)
-                elif len(runs) == limit:
-                    return runs
-                else:
-                    runs.append((start, stop))
+            yield from zip(numbers[::2], numbers[1::2], strict=True)
             first = _next(answer, end)
-        return runs
 
     def browse(self, path: str, first: int, end: int) -> Iterator[list[bytes]]:
         """See `Bus`.  The next chunk is under way while the caller works on one."""

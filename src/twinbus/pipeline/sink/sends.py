@@ -15,7 +15,6 @@ Must never say that a chunk is stored before the bus has said so of every messag
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 from twinbus.errors import (
     EntityDisabled,
@@ -25,11 +24,10 @@ from twinbus.errors import (
     TwinbusError,
 )
 from twinbus.pipeline.bus import Bus, BusSender, Pending, SendRefused
+from twinbus.pipeline.bus.protocol import SENDERS_MAX
 from twinbus.pipeline.sink.keys import Outgoing
 from twinbus.pipeline.sink.parts import Part, by_destination, joined
 from twinbus.pipeline.sink.refused import RowRefused
-
-SENDERS_MAX: Final = 100  # links open at a time; a bus allows some 250 on a connection
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,7 @@ from typing import Final
 from twinbus.client.blocking import CannotConnect
 from twinbus.clock import Now
 from twinbus.errors import (
-    ArgumentInvalid,
-    ArgumentOutOfRange,
     EntityNotFound,
-    InvalidOperation,
     MessageSizeExceeded,
     NotSupported,
     ServerBusy,
@@ -41,7 +38,14 @@ from twinbus.pairing.options import RestoredTimeToLive
 from twinbus.pairing.producer_keys import block_of
 from twinbus.pairing.rests import Rests
 from twinbus.pairing.rules import DAMAGED
-from twinbus.pipeline.bus.protocol import Bus, BusSender, Pending, SendRefused
+from twinbus.pipeline.bus.protocol import (
+    OF_ONE_MESSAGE,
+    SENDERS_MAX,
+    Bus,
+    BusSender,
+    Pending,
+    SendRefused,
+)
 from twinbus.pipeline.source.runs import Run, merge
 from twinbus.pipeline.syphon.restoring import RestoredBytes, restore_bytes, sequence_number_of
 
@@ -49,17 +53,10 @@ MOVED: Final = "moved"
 DEAD_LETTERED: Final = "dead_lettered"
 HELD: Final = "held"
 
-SENDERS_MAX: Final = 100  # links open at a time; a bus allows some 250 on a connection
 # A part is one batch, which is stored as a whole or not at all; it fits into one of any tier.
 PART_BYTES: Final = 192 * 1024
 PART_COUNT_MAX: Final = 1_000
-_OF_THE_MESSAGE: Final = (
-    ArgumentInvalid,
-    ArgumentOutOfRange,
-    InvalidOperation,
-    MessageSizeExceeded,
-    NotSupported,
-)
+_OF_THE_MESSAGE: Final = (*OF_ONE_MESSAGE, NotSupported)
 
 
 @dataclass(slots=True)
