@@ -11,6 +11,7 @@ from azure.servicebus import ServiceBusClient
 
 from twinbus.pairing.aio._client import CloseHook as AsyncCloseHook
 from twinbus.pairing.blocking._audience import Audience
+from twinbus.pairing.blocking._background import WokenThread
 from twinbus.pairing.blocking._client import CloseHook
 from twinbus.pairing.blocking._running import run
 from twinbus.pairing.events import Event, PairFaulted
@@ -184,6 +185,23 @@ def test_a_reader_that_waits_is_woken() -> None:
     audience.close()
     thread.join()
     assert heard == [PairFaulted("one")]
+
+
+class Stopped(WokenThread):
+    """Is told to stop in its turn, and its wake-up has been lost."""
+
+    def _turn(self) -> float:
+        self._stopping.set()
+        return 3_600.0
+
+    def _interrupt(self) -> None: ...
+
+
+def test_a_thread_that_is_to_stop_does_not_sleep_first() -> None:
+    stopped = Stopped("stopped")
+    stopped.start()
+    stopped._thread.join(60.0)
+    assert not stopped._thread.is_alive()
 
 
 @pytest.fixture
