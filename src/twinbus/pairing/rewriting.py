@@ -135,11 +135,11 @@ def restore(
         rules.PROPERTIES: properties,
         rules.DELIVERY_ANNOTATIONS: {},
     }
-    for rule, value in back.changes:
-        section = sections[rule.section]
+    for place, field, form, value in back.changes:
+        section = sections[place]
         # Fields of the header and the properties have one type each, entries of a map do not.
         is_entry = isinstance(section, dict)
-        section[rule.field] = timestamp(value) if is_entry and rule.form == rules.TIME else value
+        section[field] = timestamp(value) if is_entry and form == rules.TIME else value
     partition_key = text_of(_named(message.annotations).get(wire_names.PARTITION_KEY))
     restored = AmqpAnnotatedMessage(
         **{place: section or None for place, section in sections.items()}, **body

@@ -99,7 +99,7 @@ class Restoration(NamedTuple):
     session_id: str | None
     key: str | None
     types: dict[str, Any]  # notes of value_types.py by place
-    changes: list[tuple[Rule, Any]]  # what goes back where: texts and milliseconds
+    changes: list[tuple[str, str, str, Any]]  # section, field, form; texts and milliseconds
 
 
 def restoration(
@@ -127,11 +127,12 @@ def restoration(
         _check_left(waiting, spent_ms, created_ms)
     if not waiting.get(PRODUCER_KEY):
         waiting[PRODUCER_KEY] = key
-    changes: list[tuple[Rule, Any]] = []
+    changes: list[tuple[str, str, str, Any]] = []
     for marker, value in waiting.items():
-        rule = _BY_MARKER[marker]
-        if rule.section and value is not None:
-            changes.append((rule, min(value - spent_ms, rule.most) if rule.is_spent else value))
+        _, form, section, field, _, _, is_spent, most = _BY_MARKER[marker]
+        if section and value is not None:
+            left = min(value - spent_ms, most) if is_spent else value
+            changes.append((section, field, form, left))
     session_id, types = waiting.get(SESSION_ID), waiting.get(TYPES, {})
     return Restoration(waiting[PATH], session_id, waiting[PRODUCER_KEY], types, changes)
 
@@ -167,13 +168,13 @@ def does_not_fit(error: Exception) -> UnrestorableMessageError:
 def _read(properties: Mapping[str, object]) -> dict[str, Any]:
     """What the markers hold, checked."""
     waiting: dict[str, Any] = {}
-    for rule in RULES:
-        value = properties.get(rule.marker)
+    for marker, form, _, _, _, is_needed, _, _ in RULES:
+        value = properties.get(marker)
         if value is not None:
-            waiting[rule.marker] = _READERS[rule.form](rule.marker, value)
-        if rule.is_needed and not waiting.get(rule.marker):
+            waiting[marker] = _READERS[form](marker, value)
+        if is_needed and not waiting.get(marker):
             raise UnrestorableMessageError(
-                NO_PATH, f"The message has no {rule.marker}: no sender of a pair has put it here."
+                NO_PATH, f"The message has no {marker}: no sender of a pair has put it here."
             )
     return waiting
 

@@ -161,13 +161,14 @@ def _restored(
     partition_key: str | None = None
     annotations: list[_Entry] = []
     for entry in _entries_of(outline, MESSAGE_ANNOTATIONS):
-        if entry[0] not in _BROKER:
+        mark = entry[0]
+        if mark not in _BROKER:
             annotations.append(entry)
-            if entry[0] == _PARTITION_KEY:
+            if mark == _PARTITION_KEY:
                 partition_key = text_of(_value(entry))
-        elif entry[0] == _SEQUENCE_NUMBER:
+        elif mark == _SEQUENCE_NUMBER:
             number = _number(_value(entry))
-        elif entry[0] == _ENQUEUED:
+        elif mark == _ENQUEUED:
             enqueued_ms = _number(_value(entry))
     fields = _Fields(outline.data, *outline.borders(PROPERTIES))
     key = f"{position}{number & _COUNTER}" if position and number else None
@@ -209,11 +210,11 @@ def _changes(back: rules.Restoration, now_ms: int) -> _Changes:
     """What the rules put back, and what has to be written beside it."""
     made: _Changes = {section: {} for section in rules.SECTIONS}
     lives_ms = 0
-    for rule, value in back.changes:
-        made[rule.section][rule.field] = _ENCODERS[rule.form](value)
-        if value == 0 and rule.section == rules.PROPERTIES:  # the SDK leaves out a time of 0
-            made[rule.section][rule.field] = _NULL
-        if rule.form == rules.SPAN:
+    for section, field, form, value in back.changes:
+        made[section][field] = _ENCODERS[form](value)
+        if value == 0 and section == rules.PROPERTIES:  # the SDK leaves out a time of 0
+            made[section][field] = _NULL
+        if form == rules.SPAN:
             lives_ms = value
     if not rules.is_lasting(lives_ms):
         # As every client of Service Bus writes them beside a time to live.
