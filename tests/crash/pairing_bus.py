@@ -59,7 +59,7 @@ async def until(condition: Callable[[], bool], duration_s_max: float) -> bool:
 
 
 def transfer_queue(primary_name: str, index: int) -> str:
-    """The path of a backlog queue (P-4)."""
+    """The path of a backlog queue."""
     return f"{primary_name}/x-servicebus-transfer/{index}"
 
 

@@ -99,7 +99,7 @@ class Nemesis:
         self._bus = bus
         self._syphons = syphons
         self._primary = asyncio.Lock()
-        # A queue that vanishes while a syphon is set up is an error, and told as one (P-1).
+        # A queue that vanishes while a syphon is set up is an error, and told as one.
         self._secondary = asyncio.Lock()
         self._of_syphons = [asyncio.Lock() for _ in syphons]
         self.struck: list[str] = []

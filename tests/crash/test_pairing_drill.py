@@ -109,7 +109,7 @@ async def _drill(bus: Bus, load: Load, schedule: Schedule, directory: Path) -> N
 
 
 async def _recovered(pair: Pair) -> None:
-    """P-13: everybody is back on the primary and pings have stopped."""
+    """Everybody is back on the primary and pings have stopped."""
 
     def is_back() -> bool:
         return all(

@@ -50,7 +50,7 @@ def bus(whole_bus: Bus) -> Iterator[Bus]:
     whole_bus.faults.clear_all()
 
 
-# --- the four ways (A-1) --------------------------------------------------------------------------
+# --- the four ways --------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_namespaces_share_brokers_and_nothing_else(bus: Bus) -> None:
                 client.get_queue_sender(f"{other}-only").send_messages(ServiceBusMessage("x"))
 
 
-# --- transactions (E-10) --------------------------------------------------------------------------
+# --- transactions ---------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""P-14: between two receives a syphon asks for nothing.
+"""Between two receives a syphon asks for nothing.
 
 What comes then the SDK gives back unseen; what is behind it on the way would be seen before it, and
 a session would come home in the wrong order.  So what is left of a credit is taken back.

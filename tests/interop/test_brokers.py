@@ -186,7 +186,7 @@ def test_what_a_link_has_kept_comes_back(
     assert {each.delivery_count for each in others} == {0}
 
 
-# --- management (E-12, E-13) ----------------------------------------------------------------------
+# --- management -----------------------------------------------------------------------------------
 
 
 @pytest.mark.proves("E-12")

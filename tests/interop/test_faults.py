@@ -81,7 +81,7 @@ def acted(faults: FaultClient) -> int:
     return int(fault["acted"])
 
 
-# --- the four ways of being unavailable (A-1) -----------------------------------------------------
+# --- the four ways of being unavailable -----------------------------------------------------------
 
 
 @pytest.mark.proves("A-1")

@@ -42,7 +42,6 @@ def run(server: ServerProcess, node_modules: Path, *arguments: str) -> None:
 @pytest.mark.feature("topic.rules-amqp")
 @pytest.mark.parametrize("scenario", ["rules", "effect", "refused"])
 def test_the_rule_manager_of_node(server: ServerProcess, node_modules: Path, scenario: str) -> None:
-    """M-6, M-10, M-13."""
     run(server, node_modules, scenario, create(server, f"node-{scenario}"), "all")
 
 

@@ -257,7 +257,7 @@ async def test_a_healthy_primary_gets_everything(
 async def test_scheduling_and_cancelling(
     servers: Servers, flavour: str, name: str, queue: str
 ) -> None:
-    """P-6; what was scheduled in the backlog has no number to cancel it by."""
+    """What was scheduled in the backlog has no number to cancel it by."""
     later = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
     async with open_pair(flavour, servers, name=name, failover_interval=0) as pair:
         sender = pair.sender(queue)
@@ -321,7 +321,6 @@ async def test_failover_is_per_entity_and_after_the_interval(
 async def test_a_send_that_succeeds_stops_the_timer(
     servers: Servers, flavour: str, name: str, queue: str
 ) -> None:
-    """P-7."""
     refuse_sends(servers, queue)
     async with open_pair(flavour, servers, name=name, failover_interval=60) as pair:
         sender = pair.sender(queue)
@@ -496,7 +495,6 @@ async def test_forced_over_and_back(servers: Servers, flavour: str, name: str, q
 async def test_one_client_is_closed_and_its_partner_is_faulted(
     servers: Servers, flavour: str, name: str, queue: str, side: str
 ) -> None:
-    """P-17."""
     async with open_pair(flavour, servers, name=name, enable_syphon=True) as pair:
         sender = pair.sender(queue)
         await sender.send_messages(ServiceBusMessage("one"))
@@ -521,7 +519,6 @@ async def fault_client(pair: Pair, client: str, reason: str) -> None:
 async def test_one_client_faults_and_its_partner_is_faulted(
     servers: Servers, flavour: str, name: str, queue: str
 ) -> None:
-    """P-17."""
     async with open_pair(flavour, servers, name=name) as pair:
         sender = pair.sender(queue)
         with pytest.raises(ValueError, match="tertiary"):

@@ -218,13 +218,12 @@ def of_both(*texts: str) -> list[str]:
     return sorted(f"{flavour} {text}" for flavour in FLAVOURS for text in texts)
 
 
-# --- P-6 … P-9, P-13: fail over and come back -----------------------------------------------------
+# --- fail over and come back ----------------------------------------------------------------------
 
 
 @pytest.mark.proves("P-6")
 @pytest.mark.feature("pairing.send")
 async def test_a_healthy_primary_is_all_there_is(bus: Bus, pairs: list[Pair], queue: str) -> None:
-    """P-6"""
     for pair in pairs:
         sender = pair.sender(queue)
         await send(pair, sender, "a")
@@ -376,7 +375,7 @@ async def test_one_entity_fails_over_and_the_other_goes_on(stage: Stage) -> None
     assert await stage.backlog_texts() == of_both("a", "c")
 
 
-# --- P-8: what never fails over -------------------------------------------------------------------
+# --- what never fails over ------------------------------------------------------------------------
 
 
 @pytest.mark.proves("P-8")
@@ -478,7 +477,7 @@ def _is_refused(pair: Pair, queue: str) -> bool:
     return isinstance(pair.entity(queue).last_ping_error, MessagingEntityDisabledError)
 
 
-# --- P-10: backlog queues -------------------------------------------------------------------------
+# --- backlog queues -------------------------------------------------------------------------------
 
 
 @pytest.mark.proves("P-10")
@@ -537,7 +536,7 @@ async def test_without_a_backlog_queue_the_caller_keeps_the_message(stage: Stage
     assert sorted(await stage.texts()) == of_both("sent")
 
 
-# --- P-13: pings ----------------------------------------------------------------------------------
+# --- pings ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.proves("P-13")

@@ -96,7 +96,7 @@ def texts(*words: str, **given: Any) -> list[ServiceBusMessage]:
     return [ServiceBusMessage(word, **given) for word in words]
 
 
-# --- P-11, P-14: there and back -------------------------------------------------------------------
+# --- there and back -------------------------------------------------------------------------------
 
 
 @pytest.mark.proves("P-11")
@@ -173,7 +173,7 @@ async def test_messages_of_many_keys_come_home_to_a_partitioned_queue(stage: Sta
     await of_each_flavour(stage, spread)
 
 
-# --- P-14: what can never be delivered ------------------------------------------------------------
+# --- what can never be delivered ------------------------------------------------------------------
 
 
 @pytest.mark.proves("P-14")
@@ -224,7 +224,7 @@ def _put_into_backlog(stage: Stage, messages: list[ServiceBusMessage]) -> None:
         sender.send_messages(messages)
 
 
-# --- P-14: a destination that is down -------------------------------------------------------------
+# --- a destination that is down -------------------------------------------------------------------
 
 
 @pytest.mark.proves("P-14")
@@ -256,13 +256,12 @@ async def test_a_destination_that_is_down_is_tried_again_in_order(stage: Stage) 
     await of_each_flavour(stage, be_down)
 
 
-# --- P-15: several syphons ------------------------------------------------------------------------
+# --- several syphons ------------------------------------------------------------------------------
 
 
 @pytest.mark.proves("P-15")
 @at_once()
 async def test_two_syphons_side_by_side_lose_and_double_nothing(stage: Stage) -> None:
-    """P-15"""
     words = [f"{number}" for number in range(300)]
     async with forced_over("async", stage, *[stage.queue] * 6) as senders:
         for start, sender in zip(range(0, 300, 50), senders, strict=True):  # to several queues
@@ -278,7 +277,7 @@ async def test_two_syphons_side_by_side_lose_and_double_nothing(stage: Stage) ->
 @pytest.mark.proves("P-14")
 @at_once()
 async def test_killed_between_send_and_complete_makes_no_copy(stage: Stage) -> None:
-    """P-14, design §3: the backlog gives it out again, and the primary knows its producer key."""
+    """The backlog gives it out again, and the primary knows its producer key."""
 
     async def be_killed(flavour: str, stage: Stage) -> None:
         await fill(flavour, stage, texts("a", "b", "c"))
@@ -339,7 +338,7 @@ async def test_the_restored_time_to_live_is_the_original_or_what_remains(stage: 
     await of_each_flavour(stage, expire)
 
 
-# --- P-16: promises and their edge ----------------------------------------------------------------
+# --- promises and their edge ----------------------------------------------------------------------
 
 
 @pytest.mark.proves("P-16")
@@ -383,7 +382,7 @@ def _mark(stage: Stage, session: str, state: bytes | None) -> bytes | None:
         return before
 
 
-# --- P-18, C-2: what it costs ---------------------------------------------------------------------
+# --- what it costs --------------------------------------------------------------------------------
 
 
 @pytest.mark.proves("P-18", "C-2")

@@ -1,4 +1,4 @@
-"""M-17: hundreds of links on one connection, each in an AMQP session of its own, as .NET does it.
+"""Hundreds of links on one connection, each in an AMQP session of its own, as .NET does it.
 
 Apache Qpid Proton does what .NET does when it is told to: one connection a client, one session a
 link, links and sessions closed together, channels used again at once.

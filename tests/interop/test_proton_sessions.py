@@ -1,4 +1,4 @@
-"""M-4: the session filters in every form that clients write them, by Apache Qpid Proton.
+"""The session filters in every form that clients write them, by Apache Qpid Proton.
 
 The Python and Node SDKs write a bare string; Go and others a described one; the newest .NET SDK
 asks for a session that another receiver may take over.

@@ -1,4 +1,4 @@
-"""P-4, P-5, P-11: messages of every kind through a real backlog queue are as if sent directly.
+"""Messages of every kind through a real backlog queue are as if sent directly.
 
 Each is sent twice with the official SDK: straight to a session queue, and rewritten through a
 backlog queue, restored and sent on to another one.  What the receivers get must be equal.
@@ -141,7 +141,7 @@ def make_backlog_queues(admin: ServiceBusAdministrationClient, name: str, count:
 
 @pytest.mark.proves("P-4", "P-5")
 def test_backlog_queues_are_made_as_they_must_be(admin: ServiceBusAdministrationClient) -> None:
-    """P-4, and P-5: those that are there stay as they are."""
+    """Those that are there stay as they are."""
     first, second = names_of("made", 2)
     admin.create_queue(first, lock_duration=dt.timedelta(seconds=30))
     admin.create_queue(names_of("made", 8)[7])
@@ -175,7 +175,6 @@ def receive_all(receiver: ServiceBusReceiver, count: int) -> list[ServiceBusRece
 def test_every_kind_of_message(
     server: ServerProcess, admin: ServiceBusAdministrationClient
 ) -> None:
-    """P-11"""
     [backlog] = make_backlog_queues(admin, "kinds", 1)
     server.create_queue("direct", requires_session=True)
     server.create_queue("via", requires_session=True)

@@ -1,4 +1,4 @@
-"""M-4: sessions through the official SDK, sync and async.
+"""Sessions through the official SDK, sync and async.
 
 A queue that requires sessions is received from by accepting one: by its id, or the next that is
 available.  The shortest session lock lasts five seconds, so a few tests wait for real.

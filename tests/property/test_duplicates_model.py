@@ -1,4 +1,4 @@
-"""M-5: the duplicate history against a dictionary, under any sequence of sends and times."""
+"""The duplicate history against a dictionary, under any sequence of sends and times."""
 
 import pytest
 from hypothesis import given, settings

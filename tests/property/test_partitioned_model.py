@@ -1,4 +1,4 @@
-"""E-3 … E-9, E-15: a partitioned queue over several stores against a dictionary.
+"""A partitioned queue over several stores against a dictionary.
 
 Links lag, so that commands, credit and deliveries cross each other, and stores go down and come
 back.  Whatever happens: no message is lost, none is there twice, those of one key come in the order
@@ -249,7 +249,6 @@ class PartitionedQueueAgainstModel(RuleBasedStateMachine):
         self.check_receive(left)
 
     def check_peek(self, left: set[bytes]) -> None:
-        """E-9."""
         seen: list[bytes] = []
         number = 0
         while True:

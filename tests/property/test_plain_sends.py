@@ -1,4 +1,4 @@
-"""M-1: a message's short way and its long one end in the same bytes, or the long one judges."""
+"""A message's short way and its long one end in the same bytes, or the long one judges."""
 
 import contextlib
 

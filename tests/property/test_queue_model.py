@@ -1,4 +1,4 @@
-"""M-2, M-3: the queue against a naive model, with crashes and jumping clocks.
+"""The queue against a naive model, with crashes and jumping clocks.
 
 The model is a list of records that is searched from end to end for everything.  It shares nothing
 with the queue but the words: no cursor, no heap, no blocks, no facts.  After every step both must

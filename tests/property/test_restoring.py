@@ -1,4 +1,4 @@
-"""D-2: the two ways to restore a message of the backlog come to the same.
+"""The two ways to restore a message of the backlog come to the same.
 
 Each message is rewritten and encoded by the SDK, as it waits in a backlog queue.  One way reads it
 with the SDK, restores it and encodes it again; the other works on the bytes.  Compared is every

@@ -1,4 +1,4 @@
-"""P-11: whatever is sent, `restore` makes of a message in the backlog what it was before.
+"""Whatever is sent, `restore` makes of a message in the backlog what it was before.
 
 Byte for byte: each message goes through the SDK's own encoder and decoder, as it does between
 sender, backlog queue and syphon, and is then encoded like the original.

@@ -1,4 +1,4 @@
-"""M-4: a session queue against a naive model, with crashes, jumping clocks and lost locks.
+"""A session queue against a naive model, with crashes, jumping clocks and lost locks.
 
 The model keeps a list of records and a dictionary of held sessions, and searches them from end to
 end for everything.  Whatever happens, both must show the same messages in the same states, hand out

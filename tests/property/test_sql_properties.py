@@ -212,7 +212,6 @@ def printed_at(tree: Tree, needed: int, extra: bool) -> str:
 def test_filters_say_what_the_naive_evaluator_says(
     tree: Tree, user: dict[str, object], extra: bool
 ) -> None:
-    """M-6."""
     text = printed(tree, extra)
     if len(text) > 1_024:
         return

@@ -1,4 +1,4 @@
-"""M-3, M-6: a topic against a naive model, with restarts.
+"""A topic against a naive model, with restarts.
 
 The model keeps, for each subscription, a list of what must be in it, and asks every rule about
 every message one by one, in plain Python.  It shares nothing with the topic: no index, no shared

@@ -1,4 +1,4 @@
-"""E-12: the power is cut at every disk operation of the catalog, and nothing it told is forgotten.
+"""The power is cut at every disk operation of the catalog, and nothing it told is forgotten.
 
 Whatever the disk has then (the fault model is stated in `twinbus.testing.disk`), the catalog opens
 and says what it said after the last finished change, or after the one in flight.

@@ -1,4 +1,4 @@
-"""E-12: whenever the gateway or a store is lost while an entity is made, changed or removed, it is
+"""Whenever the gateway or a store is lost while an entity is made, changed or removed, it is
 whole in the end or nothing of it is left; and what nobody touched is not harmed."""
 
 import asyncio

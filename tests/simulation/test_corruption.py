@@ -1,4 +1,4 @@
-"""M-3: damage to files at rest is found before anything is served, and names its place.
+"""Damage to files at rest is found before anything is served, and names its place.
 
 A store that was closed in an orderly way is damaged in one place: a bit flips, a page is zeroed, a
 file is cut short or gone, bytes end up elsewhere.  Then either nobody can tell (the place held

@@ -1,4 +1,4 @@
-"""M-3: the power is cut at every disk operation of a workload, and nothing acknowledged is lost.
+"""The power is cut at every disk operation of a workload, and nothing acknowledged is lost.
 
 What is synced is there, what is not may be there or not, in any combination; the fault model is
 stated in `twinbus.testing.disk`.  Whatever is found, the store opens and holds the state of the

@@ -1,4 +1,4 @@
-"""P-14, P-15, C-2: syphons in simulated time: nothing is lost, nothing is twice, others go on."""
+"""Syphons in simulated time: nothing is lost, nothing is twice, others go on."""
 
 import collections
 import os

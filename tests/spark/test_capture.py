@@ -1,4 +1,4 @@
-"""D-3: capture, compaction and replay; the official SDK at both ends, and a driver that dies."""
+"""Capture, compaction and replay; the official SDK at both ends, and a driver that dies."""
 
 import json
 import os

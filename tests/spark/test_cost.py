@@ -1,4 +1,4 @@
-"""D-5: the meters of many namespaces by Spark, and the same answer as `twinbus cost show`."""
+"""The meters of many namespaces by Spark, and the same answer as `twinbus cost show`."""
 
 import json
 import random
@@ -51,7 +51,6 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict[str, Any]
 def test_the_same_answer_as_cost_show(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """D-5"""
     meter(tmp_path, "ns", seed=5)
     day = tmp_path / "meter" / "2026-10-30.jsonl"
     whole = day.read_bytes()

@@ -1,4 +1,4 @@
-"""D-6: dead letters by entity, reason and age; selections of them resubmitted and exported."""
+"""Dead letters by entity, reason and age; selections of them resubmitted and exported."""
 
 import json
 from collections.abc import Iterator

@@ -130,7 +130,6 @@ def bodies(sdk: ServiceBusClient, queue: str, count: int) -> list[str]:
 def test_the_readme(
     spark: SparkSession, bus: ServerProcess, sdk: ServiceBusClient, tmp_path: Path
 ) -> None:
-    """D-1"""
     readme = ROOT / "README.md"
     [code] = [block for block in blocks(readme, "python") if "pipeline" in block]
     assert '"checkpoint"' in code, "Spark takes it from where Java runs, not from here"
@@ -145,7 +144,6 @@ def test_the_readme(
 def test_the_reference_and_programs_of_your_own(
     spark: SparkSession, bus: ServerProcess, sdk: ServiceBusClient, tmp_path: Path
 ) -> None:
-    """D-1, D-7"""
     send(sdk, "orders", *(ServiceBusMessage(f"order {number}") for number in range(5)))
     names: dict[str, Any] = {"text": bus.connection_string, "other": bus.connection_string}
     [program] = blocks(RUNNING, "python")
@@ -168,7 +166,6 @@ def test_the_reference_and_programs_of_your_own(
 def test_capture_and_replay(
     spark: SparkSession, sdk: ServiceBusClient, cli: Cli, tmp_path: Path
 ) -> None:
-    """D-3"""
     page = HOW_TO / "capture-and-replay.md"
     now = datetime.now(UTC)
     places = {
@@ -209,7 +206,6 @@ def test_capture_and_replay(
 @pytest.mark.proves("D-6")
 @pytest.mark.feature("pipeline.dead-letters")
 def test_dead_letters(sdk: ServiceBusClient, cli: Cli, tmp_path: Path) -> None:
-    """D-6"""
     page = HOW_TO / "dead-letters.md"
     for queue, subject, reason in (
         ("orders", "paid", "Malformed"),
@@ -321,7 +317,6 @@ def test_a_large_backlog(
 def test_cost(
     bus: ServerProcess, secondary: ServerProcess, sdk: ServiceBusClient, cli: Cli, tmp_path: Path
 ) -> None:
-    """D-5"""
     send(sdk, "orders", ServiceBusMessage("x"))
     [command] = commands(ROOT / "docs" / "operating" / "cost.md", {"2026-11-01": "2020-01-01"})
     for server in (bus, secondary):

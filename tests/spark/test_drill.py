@@ -1,4 +1,4 @@
-"""D-2: the outage drill at size: a large backlog goes home although everything is killed in turn.
+"""The outage drill at size: a large backlog goes home although everything is killed in turn.
 
 The driver of the Spark syphon, its Python workers and both namespaces die by `kill -9` in the
 middle of it, and at the end an in-process syphon works beside it.  Then the Spark reconciliation

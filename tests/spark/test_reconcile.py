@@ -1,4 +1,4 @@
-"""D-4: whatever is planted is found, exactly that, in every form in which ledgers come.
+"""Whatever is planted is found, exactly that, in every form in which ledgers come.
 
 Plants are random, from a seed; ids are as odd as ids may be.
 """
@@ -155,7 +155,6 @@ def found_in(details: Path, kind: str) -> Counter[str]:
 def test_exactly_what_was_planted(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path, form: str
 ) -> None:
-    """D-4"""
     seed = SEED + len(form)
     planted = plant(seed)
     if form == "json":
@@ -206,7 +205,7 @@ def test_a_report_with_plots(
 def test_nothing_wrong_is_exit_code_0(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """D-4; and a kind that is allowed is no reason for another."""
+    """And a kind that is allowed is no reason for another."""
     rows = [row(number, f"id {number}") for number in range(50)]
     sent = options("sent", capture(tmp_path / "sent", rows))
     code, said = reconcile(

@@ -1,4 +1,4 @@
-"""D-1: `format("servicebus")` reads what the official SDK has sent, in batches and as a stream."""
+"""`format("servicebus")` reads what the official SDK has sent, in batches and as a stream."""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""D-1: offsets, settling and refusals of the source, against a real server, as Spark would call it.
+"""Offsets, settling and refusals of the source, against a real server, as Spark would call it.
 
 Spark itself is left out: what is tested here is which calls change what, and a query costs seconds.
 """

@@ -91,7 +91,6 @@ class Run:
 
 @pytest.mark.proves("D-7")
 def test_a_query_that_fails_goes_on(spark: SparkSession, tmp_path: Path) -> None:
-    """D-7"""
     run = Run(spark, tmp_path, "ServerBusy")
     run.supervise()
     assert run.lines == ["ServerBusy: not today; starting again in 1 s"]
@@ -100,7 +99,6 @@ def test_a_query_that_fails_goes_on(spark: SparkSession, tmp_path: Path) -> None
 
 @pytest.mark.proves("D-7")
 def test_a_queue_that_is_not_there_ends_it(spark: SparkSession, tmp_path: Path) -> None:
-    """D-7"""
     run = Run(spark, tmp_path, "EntityNotFound")
     with pytest.raises(QueryFailed, match=r"^EntityNotFound: not today$"):
         run.supervise()

@@ -1,4 +1,4 @@
-"""D-2: the syphon on Spark: a backlog of every kind goes home, whatever its destinations do."""
+"""The syphon on Spark: a backlog of every kind goes home, whatever its destinations do."""
 
 import datetime as dt
 import json

@@ -59,7 +59,7 @@ def test_only_what_passed_is_noted_by_every_worker(tmp_path: Path) -> None:
         'pytestmark = pytest.mark.proves("C-3")\n\n'
         '@pytest.mark.proves("D-1")\n@pytest.mark.parametrize("n", [1, 2])\n'
         "def test_good(n):\n    pass\n\n"
-        '@pytest.mark.proves("D-2")\ndef test_bad():\n    """About D-3."""\n    assert False\n'
+        '@pytest.mark.proves("D-2")\ndef test_bad():\n    """About"""\n    assert False\n'
     )
     assert run(tmp_path, text).returncode == 1
     proofs = json.loads((tmp_path / "proven.json").read_text())

@@ -1,4 +1,4 @@
-"""M-9: entities that delete themselves when nobody uses them."""
+"""Entities that delete themselves when nobody uses them."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""M-8: forwarding in a broker on a simulated disk: chains, dead letters, and hops that fail."""
+"""Forwarding in a broker on a simulated disk: chains, dead letters, and hops that fail."""
 
 from dataclasses import replace
 

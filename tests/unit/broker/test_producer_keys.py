@@ -1,5 +1,5 @@
 """Producer keys and pings at the broker: what a reply waits for, and what a transaction makes of
-them.  P-13"""
+them."""
 
 import pytest
 

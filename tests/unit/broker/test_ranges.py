@@ -261,7 +261,6 @@ def test_settling_leaves_what_is_locked_or_scheduled(bench: BrokerHarness) -> No
 
 @pytest.mark.proves("C-1")
 def test_settling_counts_units_of_64_kib(bench: BrokerHarness) -> None:
-    """C-1"""
     queue = bench.create_queue()
     send(bench, queue, new(b""), new(bytes(70_000)), new(bytes(200_000)))
     done = settled(bench, queue, 0, 9)

@@ -1,4 +1,4 @@
-"""M-4: who gets a session, who waits for one, and what happens when a lock is lost."""
+"""Who gets a session, who waits for one, and what happens when a lock is lost."""
 
 import pytest
 

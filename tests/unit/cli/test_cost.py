@@ -42,7 +42,6 @@ def data_dir(tmp_path: Path) -> Path:
 
 @pytest.mark.proves("C-3")
 def test_plan_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    """C-3"""
     assert main(["cost", "plan", "--rate", "100/s", "--outage-hours", "4"]) == 0
     shown = capsys.readouterr().out
     assert "polls of 10 backlog queues by 1 syphon               28,800" in shown
@@ -52,7 +51,6 @@ def test_plan_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.proves("C-3")
 def test_plan_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    """C-3"""
     found = plan(capsys, "--rate", "10000000/month", "--message-size", "65k")
     assert found["operations"]["without"] == 40_000_000
     assert found["operations"]["more"] == 28_800
@@ -68,7 +66,6 @@ def test_plan_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.proves("C-3")
 def test_prices_of_ones_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """C-3"""
     table = tmp_path / "prices.toml"
     table.write_text(
         'date = 2026-01-01\ncurrency = "EUR"\n[standard]\nbase_month = 0\nincluded = 0\n'
@@ -151,7 +148,6 @@ def test_show_as_a_table(capsys: pytest.CaptureFixture[str], data_dir: Path) -> 
 
 @pytest.mark.proves("P-18")
 def test_show_for_programs(capsys: pytest.CaptureFixture[str], data_dir: Path) -> None:
-    """P-18"""
 
     def show(*arguments: str) -> dict[str, Any]:
         assert main(["cost", "show", "--json", "--data", str(data_dir), *arguments]) == 0

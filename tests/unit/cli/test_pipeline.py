@@ -30,7 +30,6 @@ def run_without_spark(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.proves("D-7")
 @pytest.mark.parametrize("action", ACTIONS)
 def test_every_action_says_what_it_is_for(action: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """D-7"""
     with pytest.raises(SystemExit) as caught:
         main(["pipeline", action, "--help"])
     assert caught.value.code == 0
@@ -46,7 +45,6 @@ def test_arguments_are_read_without_loading_spark() -> None:
 
 @pytest.mark.proves("D-7")
 def test_without_the_extra_it_says_what_to_install() -> None:
-    """D-7"""
     ended = run_without_spark("pipeline", "warm")
     assert ended.returncode == 1
     assert complaint(ended.stderr) == (

@@ -25,7 +25,6 @@ def test_an_idle_pair_polls_28_800_times_a_month() -> None:
 
 @pytest.mark.proves("C-2", "C-3")
 def test_a_message_through_the_backlog_costs_4_operations_of_which_2_anyway() -> None:
-    """C-2, C-3"""
     month_s = 30 * 24 * 3_600
     planned = plan(
         Scenario(
@@ -68,7 +67,6 @@ def test_pings_go_on_until_one_gets_through() -> None:
 @pytest.mark.proves("C-3")
 @pytest.mark.parametrize("size, units", [(0, 1), (65_536, 1), (65_537, 2), (204_800, 4)])
 def test_large_messages_are_several_operations(size: int, units: int) -> None:
-    """C-3"""
     assert plan(Scenario(messages=100, message_bytes=size)).without == 200 * units
 
 

@@ -48,7 +48,6 @@ def test_sums_by_anything() -> None:
 
 @pytest.mark.proves("P-18")
 def test_pings_polls_and_moved_messages_are_recognised() -> None:
-    """P-18"""
     pairing = pairing_of(LINES)
     assert vars(pairing) == {
         "into_backlog": 7,

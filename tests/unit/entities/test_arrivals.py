@@ -1,4 +1,4 @@
-"""What a producer has numbered comes once, however often it is sent; pings never come.  P-13"""
+"""What a producer has numbered comes once, however often it is sent; pings never come."""
 
 import pytest
 

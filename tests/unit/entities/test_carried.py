@@ -1,4 +1,4 @@
-"""What is carried in from other stores comes once, however often it is sent.  E-11, A-3"""
+"""What is carried in from other stores comes once, however often it is sent."""
 
 import pytest
 

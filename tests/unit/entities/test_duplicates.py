@@ -1,4 +1,4 @@
-"""M-5: duplicate detection, the history and what a send makes of it."""
+"""Duplicate detection, the history and what a send makes of it."""
 
 from hashlib import blake2b
 

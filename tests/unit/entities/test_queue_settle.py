@@ -1,4 +1,4 @@
-"""M-2: receive modes, settlement, locks, delivery count.  Commands in, facts out."""
+"""Receive modes, settlement, locks, delivery count.  Commands in, facts out."""
 
 from dataclasses import replace
 

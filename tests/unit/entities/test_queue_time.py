@@ -1,4 +1,4 @@
-"""M-3: time-to-live, schedules, deferred messages, peek.  Also clock jumps and bounded ticks."""
+"""Time-to-live, schedules, deferred messages, peek.  Also clock jumps and bounded ticks."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""M-4: sessions in an entity: who holds one, in which order its messages come, what is kept."""
+"""Sessions in an entity: who holds one, in which order its messages come, what is kept."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Producer keys and pings as they are read off the wire.  P-13"""
+"""Producer keys and pings as they are read off the wire."""
 
 import pytest
 from azure.servicebus import ServiceBusMessage

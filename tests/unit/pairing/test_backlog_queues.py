@@ -1,4 +1,4 @@
-"""P-4, P-5 and P-1: backlog queues are found or made, and what cannot be made is raised."""
+"""Backlog queues are found or made, and what cannot be made is raised."""
 
 from collections.abc import Callable
 from typing import Any
@@ -70,13 +70,11 @@ QUEUES = ["ns/x-servicebus-transfer/0", "ns/x-servicebus-transfer/1"]
 
 @pytest.mark.proves("P-4")
 def test_names() -> None:
-    """P-4"""
     assert names_of("ns", 2) == QUEUES
 
 
 @pytest.mark.proves("P-4")
 def test_description() -> None:
-    """P-4"""
     made = settings()
     assert made["max_size_in_megabytes"] == 5120
     assert made["max_delivery_count"] == 2_147_483_647
@@ -89,7 +87,6 @@ def test_description() -> None:
 
 @pytest.mark.proves("P-4")
 def test_all_are_made() -> None:
-    """P-4"""
     secondary = Secondary("other")
     assert secondary.run() == QUEUES
     assert secondary.created == QUEUES

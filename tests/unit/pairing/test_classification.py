@@ -1,4 +1,4 @@
-"""P-7, P-8: every error of the SDK has a verdict under both policies."""
+"""Every error of the SDK has a verdict under both policies."""
 
 import inspect
 

@@ -71,7 +71,6 @@ def test_names_compare_without_case() -> None:
 
 @pytest.mark.proves("P-7")
 def test_failover_is_per_entity() -> None:
-    """P-7."""
     clock = Clock()
     pairing = pairing_at(clock)
     pairing.entity("bills")
@@ -125,7 +124,6 @@ def test_force() -> None:
 
 @pytest.mark.proves("P-17")
 def test_fault() -> None:
-    """P-17."""
     pairing = pairing_at(Clock())
     pairing.check()
     pairing.fault("the secondary client has been closed")

@@ -1,4 +1,4 @@
-"""P-17: two clients that end together, or are made to."""
+"""Two clients that end together, or are made to."""
 
 import pytest
 

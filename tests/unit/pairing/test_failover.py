@@ -1,4 +1,4 @@
-"""The decision of one entity, walked through state by state: P-6, P-7, P-8, P-9, P-13."""
+"""The decision of one entity, walked through state by state:"""
 
 from collections.abc import Callable
 
@@ -162,7 +162,6 @@ def test_the_table_is_all_there_is() -> None:
 @pytest.mark.proves("P-6", "P-9")
 @pytest.mark.parametrize("state", State)
 def test_way(state: State) -> None:
-    """P-6, P-9."""
     expected = Way.BACKLOG if state is FAILED_OVER else Way.PRIMARY
     assert in_state(state).route(120.0) is expected
 
@@ -256,7 +255,6 @@ def test_may_fail_over(state: State, interval_s: float, by: float, expected: boo
 
 @pytest.mark.proves("P-13")
 def test_the_first_ping_comes_one_interval_after_the_failover() -> None:
-    """P-13."""
     machine = in_state(FAILED_OVER)
     assert machine.next_deadline() == 110.0
     assert not machine.tick(109.9)

@@ -1,4 +1,4 @@
-"""P-14: what waits for its destination, and what must wait for it."""
+"""What waits for its destination, and what must wait for it."""
 
 import pytest
 

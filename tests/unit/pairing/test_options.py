@@ -1,4 +1,4 @@
-"""P-2: what the options take, what they refuse, and with which words."""
+"""What the options take, what they refuse, and with which words."""
 
 import datetime as dt
 import math
@@ -24,7 +24,6 @@ def options(**settings: Any) -> SendAvailabilityPairedNamespaceOptions:
 
 @pytest.mark.proves("P-2")
 def test_defaults() -> None:
-    """P-2"""
     made = options()
     assert isinstance(made, PairedNamespaceOptions)
     assert made.backlog_queue_count == 10
@@ -40,7 +39,6 @@ def test_defaults() -> None:
 @pytest.mark.proves("P-2")
 @pytest.mark.parametrize("interval", [0, 0.5, 3600, dt.timedelta(hours=1)])
 def test_failover_interval_in_range(interval: Any) -> None:
-    """P-2"""
     made = options(failover_interval=interval)
     expected = interval if isinstance(interval, dt.timedelta) else dt.timedelta(seconds=interval)
     assert made.failover_interval == expected
@@ -49,7 +47,6 @@ def test_failover_interval_in_range(interval: Any) -> None:
 @pytest.mark.proves("P-2")
 @pytest.mark.parametrize("interval", [1, 1800, dt.timedelta(minutes=30)])
 def test_ping_interval_in_range(interval: Any) -> None:
-    """P-2"""
     assert options(ping_primary_interval=interval).ping_primary_interval_s in {1.0, 1800.0}
 
 

@@ -1,4 +1,4 @@
-"""What callers hand over, in every form that the SDK takes, and batches: P-6."""
+"""What callers hand over, in every form that the SDK takes, and batches:"""
 
 import copy
 import datetime as dt

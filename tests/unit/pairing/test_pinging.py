@@ -1,4 +1,4 @@
-"""P-13: the ping itself, and what its outcome does."""
+"""The ping itself, and what its outcome does."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""P-14, D-2: how long destinations rest, for the syphon of a pair and the pipeline's."""
+"""How long destinations rest, for the syphon of a pair and the pipeline's."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""P-11: what moves where in a backlog message, and what of it cannot be brought back."""
+"""What moves where in a backlog message, and what of it cannot be brought back."""
 
 import datetime as dt
 import decimal
@@ -80,7 +80,6 @@ def test_a_plain_message_gets_its_path_only() -> None:
 
 @pytest.mark.proves("P-11")
 def test_and_back() -> None:
-    """P-11"""
     scheduled = NOW + dt.timedelta(days=1)
     restored = through(
         amqp(

@@ -1,4 +1,4 @@
-"""P-9, P-10: which backlog queue a send goes to."""
+"""Which backlog queue a send goes to."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The flow of a send, step by step: P-6 … P-12."""
+"""The flow of a send, step by step:"""
 
 import datetime as dt
 import random
@@ -169,7 +169,6 @@ def test_a_batch_for_an_entity_that_may_not_be_used() -> None:
 
 @pytest.mark.proves("P-6")
 def test_a_healthy_send_is_one_step() -> None:
-    """P-6."""
     world = World()
     world.send([message(), message()])
     assert world.kinds() == ["SendToPrimary"]
@@ -186,7 +185,6 @@ def test_nothing_to_send_is_no_step() -> None:
 
 @pytest.mark.proves("P-7")
 def test_until_the_interval_has_passed_callers_see_the_error() -> None:
-    """P-7."""
     world = World()
     with pytest.raises(ServiceBusConnectionError) as caught:
         world.send(message(), DOWN)
@@ -224,7 +222,6 @@ def test_a_send_that_was_under_way_when_its_entity_failed_over_goes_on() -> None
 
 @pytest.mark.proves("P-8")
 def test_unauthorized_is_raised_and_never_fails_over() -> None:
-    """P-8."""
     world = World(interval_s=0.0)
     with pytest.raises(ServiceBusAuthorizationError):
         world.send(message(), ServiceBusAuthorizationError())
@@ -595,7 +592,6 @@ def test_schedule_in_the_backlog() -> None:
 
 @pytest.mark.proves("P-6")
 def test_a_single_message_of_a_healthy_entity_needs_no_flow() -> None:
-    """P-6"""
     world = World()
     sent = message()
     way = shortcut(world.pairing, world.entity, sent)

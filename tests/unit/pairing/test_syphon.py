@@ -1,4 +1,4 @@
-"""P-14: what a syphon does with each message, step by step."""
+"""What a syphon does with each message, step by step."""
 
 import datetime as dt
 from typing import Any
@@ -135,7 +135,6 @@ def test_received_sent_completed() -> None:
 
 @pytest.mark.proves("C-2")
 def test_no_pause_between_polls() -> None:
-    """C-2"""
     shell = Shell()
     for _ in range(3):
         shell.receive()
@@ -408,7 +407,6 @@ def test_it_pauses_when_it_meets_the_same_messages_again() -> None:
 
 @pytest.mark.proves("P-14")
 def test_nothing_of_a_session_overtakes_what_is_held() -> None:
-    """P-14"""
     shell = Shell()
     shell.receive(waiting(1, session_id="s"))
     shell.answer(ServiceBusConnectionError(message="down"))

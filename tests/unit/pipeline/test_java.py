@@ -35,7 +35,6 @@ def on_path(monkeypatch: pytest.MonkeyPatch, command: Path) -> None:
 
 @pytest.mark.proves("D-7")
 def test_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D-7"""
     on_path(monkeypatch, install(tmp_path / "path", EARLY_25))
     home = tmp_path / "home"
     command = install(home, TEMURIN_17)

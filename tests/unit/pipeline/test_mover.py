@@ -1,4 +1,4 @@
-"""D-2: what a task of the syphon makes of a backlog, whatever its destinations do."""
+"""What a task of the syphon makes of a backlog, whatever its destinations do."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""D-2: encoded messages of the backlog get their form back.
+"""Encoded messages of the backlog get their form back.
 
 What is the same for messages of the SDK is compared with them in property/test_restoring.py.
 """
@@ -48,7 +48,6 @@ def waiting(
 
 @pytest.mark.proves("P-11", "D-2")
 def test_everything_has_its_place_again() -> None:
-    """P-11 and D-2."""
     data = waiting(
         {
             "mine": Int(5),

@@ -1,4 +1,4 @@
-"""D-2: when the syphon goes through the backlog again."""
+"""When the syphon goes through the backlog again."""
 
 import pytest
 

@@ -130,7 +130,6 @@ def test_a_query_that_ends_is_not_started_again() -> None:
 
 @pytest.mark.proves("D-7")
 def test_a_failed_query_is_started_again_and_says_why() -> None:
-    """D-7"""
     run = Run([failing(), FakeQuery(1)])
     run.supervise()
     assert run.lines == ["ServerBusy: reason: with a colon; starting again in 1 s"]

@@ -1,4 +1,4 @@
-"""D-2: the options of the syphon's source, and what its rows add up to."""
+"""The options of the syphon's source, and what its rows add up to."""
 
 import pytest
 

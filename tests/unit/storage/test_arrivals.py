@@ -1,4 +1,4 @@
-"""Numbers that have come from producers are as durable as their messages.  P-13"""
+"""Numbers that have come from producers are as durable as their messages."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Numbers that were carried into an entity are as durable as its messages.  E-11, A-3"""
+"""Numbers that were carried into an entity are as durable as its messages."""
 
 import pytest
 

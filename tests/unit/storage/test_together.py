@@ -161,7 +161,6 @@ def test_an_empty_group_is_a_fact_of_no_bytes() -> None:
 
 @pytest.mark.proves("M-6")
 def test_a_body_for_many_subscriptions_is_on_disk_once() -> None:
-    """M-6."""
     scene = Scene(SimDisk(), cache_bytes=0)
     topic = make_topic(scene.store, 5)
     scene.commit()

@@ -45,7 +45,6 @@ def messages(*sizes: int) -> list[NewMessage]:
     [(0, 1), (1, 1), (65_536, 1), (65_537, 2), (131_072, 2), (131_073, 3), (204_800, 4)],
 )
 def test_a_message_counts_each_begun_64_kib(size: int, units: int) -> None:
-    """C-1"""
     meter, entity = orders()
     entity.replied(Reply(Send(1, messages(size)), [1], None))
     assert taken(meter) == {("orders", "send"): (1, units)}
@@ -66,7 +65,6 @@ def test_messages_of_a_batch_count_each_by_its_own_size() -> None:
 
 @pytest.mark.proves("P-18", "C-1")
 def test_pings_are_no_sends() -> None:
-    """C-1, P-18"""
     meter, entity = orders()
     ping, numbered = messages(10, 10)
     ping.producer_key, numbered.producer_key = ProducerKey("", 0, is_ping=True), ProducerKey("p", 1)
@@ -134,7 +132,6 @@ def test_what_was_taken_is_not_taken_again() -> None:
 
 @pytest.mark.proves("C-1")
 def test_namespaces_and_entities_are_told_apart() -> None:
-    """C-1"""
     meter = Meter()
     for namespace, entity in (("a", "q"), ("b", "q"), ("a", "Q2"), ("a", "")):
         meter.of(namespace, entity).managed_once()
@@ -226,7 +223,6 @@ def test_credit_that_the_sdk_adds_by_itself_begins_no_receive() -> None:
 
 @pytest.mark.proves("C-2")
 def test_receives_of_one_message_each() -> None:
-    """C-2"""
     link = Link()
     link.flow(1)
     link.deliver(1)

@@ -1,4 +1,4 @@
-"""M-9: the namespace's façade: queues, topics, subscriptions and rules by name."""
+"""The namespace's façade: queues, topics, subscriptions and rules by name."""
 
 import asyncio
 from collections.abc import Coroutine

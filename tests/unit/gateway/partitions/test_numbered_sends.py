@@ -110,7 +110,6 @@ def test_the_journal_leads_to_the_same_partition(health: int) -> None:
 
 @pytest.mark.proves("E-7")
 def test_without_a_journal_a_partition_that_is_down_is_evaded_always_the_same_way() -> None:
-    """E-7"""
     bus = Bus(store_count=4)
     queue = bus.create()
     bus.sims[HOME % 4].health = DOWN
@@ -143,7 +142,6 @@ def test_a_full_partition_refuses_what_is_known_again_only_there() -> None:
 
 @pytest.mark.proves("P-13")
 def test_a_ping_gets_through_where_any_partition_is_well() -> None:
-    """P-13"""
     bus = Bus(store_count=2)
     queue = bus.create()
     bus.sims[0].health = DOWN

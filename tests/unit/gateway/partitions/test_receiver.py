@@ -1,4 +1,4 @@
-"""E-8: receiving from all partitions as if the entity were one."""
+"""Receiving from all partitions as if the entity were one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""E-8: receive-and-delete from all partitions: locked first, removed only for what is asked for."""
+"""Receive-and-delete from all partitions: locked first, removed only for what is asked for."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""E-13: rules of a partitioned topic's subscription are the same in every partition."""
+"""Rules of a partitioned topic's subscription are the same in every partition."""
 
 from collections.abc import Callable
 

@@ -23,7 +23,6 @@ DETECTING = QueueDescription(requires_duplicate_detection=True)
 
 @pytest.mark.proves("E-3")
 def test_same_key_same_partition() -> None:
-    """E-3."""
     bus = Bus()
     queue = bus.create()
     for key in ("a", "b", "ä", ""):
@@ -34,7 +33,6 @@ def test_same_key_same_partition() -> None:
 
 @pytest.mark.proves("E-3")
 def test_session_id_is_the_key_before_partition_key_before_message_id() -> None:
-    """E-3."""
     bus = Bus()
     queue = bus.create(description=DETECTING)
     assert key_partition(queue, [new(b"x")]) == hash_key(b"x".hex())
@@ -45,7 +43,6 @@ def test_session_id_is_the_key_before_partition_key_before_message_id() -> None:
 
 @pytest.mark.proves("E-4")
 def test_different_partition_key_and_session_id_are_refused() -> None:
-    """E-4."""
     bus = Bus()
     queue = bus.create()
     asker = bus.ask(queue, Send(0, [new(b"x", "k", "s")]))
@@ -73,7 +70,6 @@ def test_batch_without_keys_goes_to_one_partition() -> None:
 
 @pytest.mark.proves("E-6")
 def test_round_robin() -> None:
-    """E-6."""
     bus = Bus()
     queue = bus.create()
     found = [partition_of(bus.send(queue, new(b"x"))[0]) for _ in range(2 * PARTITION_COUNT)]
@@ -82,7 +78,7 @@ def test_round_robin() -> None:
 
 @pytest.mark.proves("E-7", "E-15")
 def test_unkeyed_message_moves_to_a_healthy_partition() -> None:
-    """Partitions of a store that is down or slow are passed over, and E-15."""
+    """Partitions of a store that is down or slow are passed over, and"""
     bus = Bus(store_count=4)
     queue = bus.create()
     bus.sims[1].health = DOWN

@@ -67,7 +67,6 @@ def peek_all(bus: Bus, queue: Entity, count: int) -> list[int]:
 @pytest.mark.proves("E-9")
 @pytest.mark.parametrize("count", [1, 3, 16, 1_000])
 def test_peeking_repeatedly_reaches_every_message(count: int) -> None:
-    """E-9."""
     bus = Bus(lags=True)
     queue = fill(bus)
     seen = peek_all(bus, queue, count)

@@ -1,4 +1,4 @@
-"""The journal: a store may be ill for a while, and nobody who sends to it is refused.  A-3"""
+"""The journal: a store may be ill for a while, and nobody who sends to it is refused."""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Emptying a journal whose store is behind a socket.  A-3"""
+"""Emptying a journal whose store is behind a socket."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Relays: forwarding that no single frame can do, and everything arrives exactly once.  E-11"""
+"""Relays: forwarding that no single frame can do, and everything arrives exactly once."""
 
 import random
 from collections.abc import Callable, Iterator

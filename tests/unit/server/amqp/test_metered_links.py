@@ -56,7 +56,6 @@ async def test_flows_that_come_together_are_told_apart(scene: Scene, client: Cli
 
 @pytest.mark.proves("C-1", "C-2")
 async def test_deliveries_and_drains(scene: Scene, client: Client) -> None:
-    """C-1, C-2"""
     sender = client.attach_sender(QUEUE)
     for tag in (b"1", b"2"):
         sender.send(tag, BODY, b"", True, None)

@@ -312,7 +312,7 @@ class TestNamespace:
 
 
 class TestRights:
-    """M-12: no Manage claim, no entry, whatever the operation."""
+    """No Manage claim, no entry, whatever the operation."""
 
     OPERATIONS = (
         ("GET", "/orders"),

@@ -234,7 +234,7 @@ class TestWriting:
     @pytest.mark.proves("M-13")
     def test_shape_that_the_sdks_need(self) -> None:
         """Python reads `{instance}type` after the colon, Node the attribute `i:type` from its sixth
-        character on, and names from addresses; both want an action, always (M-13)."""
+        character on, and names from addresses; both want an action, always."""
         rule = RuleDescription(
             "$Default", FilterDescription(CORRELATION, properties={"a": 1, "b": 2**40}), None, 7
         )

@@ -174,7 +174,7 @@ class TestRules:
 
 
 class TestForwarding:
-    """Manage is needed on both ends (M-8, M-12)."""
+    """Manage is needed on both ends."""
 
     @pytest_asyncio.fixture
     async def targets(self, client: Client) -> Client:
@@ -257,7 +257,7 @@ class TestAuthorizationRules:
 
 
 class TestSubCodes:
-    """What stands beside the status, as every SDK looks for it (M-11)."""
+    """What stands beside the status, as every SDK looks for it."""
 
     async def test_by_case(self, client: Client) -> None:
         await client.ask("PUT", "/q", document())
