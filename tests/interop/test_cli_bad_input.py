@@ -202,7 +202,7 @@ def test_wrong_key(
 ) -> None:
     monkeypatch.setenv(CONNECTION_STRING, text_of(server.port, "wrong"))
     for command, words in ASKING.items():
-        assert "check key name and key" in refused(capsys, command, words), command
+        assert "check the key name and key" in refused(capsys, command, words), command
 
 
 def test_too_few_rights(
@@ -210,7 +210,7 @@ def test_too_few_rights(
 ) -> None:
     monkeypatch.setenv(CONNECTION_STRING, text_of(server.port, rule=SENDING.name))
     for command in NOT_FOR_SENDERS:
-        assert "has the right for this" in refused(capsys, command, ASKING[command]), command
+        assert "grants the right for this" in refused(capsys, command, ASKING[command]), command
 
 
 def test_wrong_names(

@@ -323,10 +323,10 @@ def test_command_line(twinbus: Callable[..., tuple[int, str]]) -> None:
         (("add", "throttle", "--entity", QUEUE, "--partition", "3"), 1, "not partitioned"),
         (("add", "fail-store", "--store", "1"), 1, "no store 1; the last one is 0"),
         (("add", "slow-store"), 1, "needs a delay"),
-        (("add", "throttle", "--duration", "soon"), 2, "write 500ms, 30s, 5m or 2h"),
+        (("add", "throttle", "--duration", "soon"), 2, "write 500ms, 30s, 5m, 2h"),
         (("add", "explode"), 2, "invalid choice"),
         (("clear", "no-such"), 1, "No fault no-such is in force"),
-        (("clear",), 2, "either its ID or --all"),
+        (("clear",), 2, "pass its ID or --all"),
     ],
 )
 def test_command_line_complaints(

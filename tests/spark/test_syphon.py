@@ -195,7 +195,7 @@ def test_the_command_tells_by_its_exit_code(
     assert main([*command, "--patience", "2s"]) == 3
     told = capsys.readouterr()
     assert told.out == "moved 0, dead-lettered 0, left 1\n"
-    assert "stubborn does not take its 1 now: EntityDisabled: " in told.err
+    assert "stubborn does not accept its 1 now: EntityDisabled: " in told.err
     assert stage.waiting() == 1
 
     set_status(primary, "stubborn", EntityStatus.ACTIVE)

@@ -49,12 +49,12 @@ def add_connection_string(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--connection-string",
         metavar="TEXT",
-        help=f"the line that `twinbus serve` printed (default: ${CONNECTION_STRING})",
+        help=f"connection string, as `twinbus serve` prints it (default: ${CONNECTION_STRING})",
     )
 
 
 def add_json(parser: argparse._ActionsContainer, form: str = "one document") -> None:
-    parser.add_argument("--json", action="store_true", help=f"for programs: {form}")
+    parser.add_argument("--json", action="store_true", help=f"print JSON: {form}")
 
 
 def connection_string(options: argparse.Namespace) -> str:
@@ -62,8 +62,8 @@ def connection_string(options: argparse.Namespace) -> str:
     text: str = options.connection_string or os.environ.get(CONNECTION_STRING, "")
     if not text:
         raise ConfigError(
-            f"no connection string; give --connection-string or set {CONNECTION_STRING}, "
-            'for example by eval "$(twinbus env --data DIR)"'
+            f"no connection string; pass --connection-string or set {CONNECTION_STRING}, "
+            'for example with eval "$(twinbus env --data DIR)"'
         )
     ConnectionString.parse(text)  # complains early, in words, and without the key
     return text
@@ -88,7 +88,7 @@ def moment(text: str) -> int:
     try:
         return parse_iso(text)
     except (ValueError, OverflowError):
-        shown = f"'{text[:64]}' is no time; write 2026-11-16 or 2026-11-16T07:00:00Z"
+        shown = f"'{text[:64]}' is not a time; write 2026-11-16 or 2026-11-16T07:00:00Z"
         raise argparse.ArgumentTypeError(shown) from None
 
 
@@ -96,7 +96,7 @@ def span_ms(text: str) -> int:
     """A duration, in milliseconds."""
     match = _SPAN.fullmatch(text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"'{text[:64]}' is no time; write 500ms, 30s, 5m or 2h")
+        raise argparse.ArgumentTypeError(f"'{text[:64]}' is not a time; write 500ms, 30s, 5m, 2h")
     return int(match[1]) * _SPAN_MS[match[2]]
 
 
@@ -106,7 +106,7 @@ def positive_number(text: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < 1e12:
-        raise argparse.ArgumentTypeError(f"'{text[:64]}' is no number above 0")
+        raise argparse.ArgumentTypeError(f"'{text[:64]}' is not a number above 0")
     return number
 
 

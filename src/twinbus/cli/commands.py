@@ -14,19 +14,19 @@ class Command(NamedTuple):
     summary: str
 
 
-_SERVER: Final = "A server"
+_SERVER: Final = "Server"
 _ENTITIES: Final = "Entities"
 _MESSAGES: Final = "Messages"
 _OUTAGES: Final = "Outages and pairs"
 _DATA: Final = "Data and cost"
-_AROUND: Final = "Around it"
+_AROUND: Final = "Tools"
 
 COMMANDS: Final[dict[str, Command]] = {
     "serve": Command("serve", _SERVER, "run a bus in the foreground"),
-    "emulator": Command("emulator", _SERVER, "run a bus in the place of Microsoft's emulator"),
-    "env": Command("env", _SERVER, "shell lines that point clients at a running server"),
-    "status": Command("status", _SERVER, "how a running server and its entities stand"),
-    "verify": Command("verify", _SERVER, "check every checksum of a data directory"),
+    "emulator": Command("emulator", _SERVER, "run a drop-in for Microsoft's emulator"),
+    "env": Command("env", _SERVER, "print shell lines that point clients at a server"),
+    "status": Command("status", _SERVER, "show the state of a running server and its entities"),
+    "verify": Command("verify", _SERVER, "verify every checksum in a data directory"),
     "queue": Command("entities.queue", _ENTITIES, "create, list, show and delete queues"),
     "topic": Command("entities.topic", _ENTITIES, "create, list, show and delete topics"),
     "subscription": Command(
@@ -38,15 +38,15 @@ COMMANDS: Final[dict[str, Command]] = {
     "peek": Command("messages.bulk", _MESSAGES, "look at messages without receiving them"),
     "purge": Command("messages.bulk", _MESSAGES, "delete messages that nobody has locked"),
     "undefer": Command("messages.bulk", _MESSAGES, "make deferred messages active again"),
-    "replay": Command("messages.bulk", _MESSAGES, "put dead letters back into their entity"),
-    "fault": Command("fault", _OUTAGES, "make something go wrong on purpose, and end it"),
-    "pair": Command("pair.command", _OUTAGES, "look at the backlog of a pair, and bring it home"),
-    "pipeline": Command("pipeline.command", _DATA, "move and examine many messages, with Spark"),
-    "cost": Command("cost.command", _DATA, "what was metered, and what pairing will cost"),
-    "drill": Command("drill", _OUTAGES, "rehearse an outage on this machine, with a verdict"),
-    "bench": Command("bench.command", _AROUND, "measure a bus: rates and latencies"),
-    "doctor": Command("doctor.command", _AROUND, "check this machine, and say what to do"),
-    "completion": Command("completion", _AROUND, "a script that completes commands in a shell"),
+    "replay": Command("messages.bulk", _MESSAGES, "move dead letters back to their entity"),
+    "fault": Command("fault", _OUTAGES, "inject faults on purpose, and clear them"),
+    "pair": Command("pair.command", _OUTAGES, "show the backlog of a pair, and drain it"),
+    "pipeline": Command("pipeline.command", _DATA, "move and examine messages in bulk, with Spark"),
+    "cost": Command("cost.command", _DATA, "show metered usage, and estimate the cost of pairing"),
+    "drill": Command("drill", _OUTAGES, "rehearse an outage on this machine"),
+    "bench": Command("bench.command", _AROUND, "measure the throughput and latency of a bus"),
+    "doctor": Command("doctor.command", _AROUND, "check this machine and suggest fixes"),
+    "completion": Command("completion", _AROUND, "print a shell completion script"),
 }
 
 
@@ -67,8 +67,8 @@ def overview() -> str:
         ]
     lines += [
         "",
-        "To begin: `twinbus serve --data DIR`, and in another terminal",
+        "To get started, run `twinbus serve --data DIR`.  In another terminal, run",
         '`eval "$(twinbus env --data DIR)"`, `twinbus queue create q`, `twinbus send q hello`.',
-        "`twinbus COMMAND --help` says more; `twinbus --version` says which this is.",
+        "`twinbus COMMAND --help` describes a command; `twinbus --version` prints the version.",
     ]
     return "\n".join(lines)

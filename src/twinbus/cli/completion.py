@@ -20,8 +20,8 @@ from twinbus.cli.parsers import CommandNode, tree
 def add_arguments(commands: Commands) -> None:
     parser = commands.add_parser(
         "completion",
-        description="Print a script that completes commands in a shell: "
-        "source <(twinbus completion bash), the same with zsh, or for fish "
+        description="Print a shell completion script.  Load it with "
+        "source <(twinbus completion bash), the same for zsh, or for fish "
         "twinbus completion fish > ~/.config/fish/completions/twinbus.fish",
     )
     parser.add_argument("shell", choices=tuple(_SCRIPTS), metavar="SHELL", help="bash, zsh or fish")
@@ -50,7 +50,7 @@ def _summaries(node: CommandNode) -> dict[str, str]:
 
 def _options(node: CommandNode) -> dict[str, str]:
     options = {each.names[0]: each.help for each in node.arguments if each.names}
-    return {**options, "--help": "say what it takes"}
+    return {**options, "--help": "show this help"}
 
 
 # --- bash -----------------------------------------------------------------------------------------

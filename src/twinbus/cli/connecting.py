@@ -55,7 +55,7 @@ async def open_connection(text: str) -> BusConnection:
         raise CannotConnect(f"no bus answers at {place} in time; {NOBODY_FIX}", False) from None
     except ssl.SSLError as error:
         said = error.reason or str(error)
-        raise CannotConnect(f"no TLS with {place} ({said}); {TLS_FIX}", True) from None
+        raise CannotConnect(f"TLS with {place} failed ({said}); {TLS_FIX}", True) from None
     except OSError as error:
         is_known = error.errno is not None and error.errno > 0
         said = os.strerror(error.errno or 0) if is_known else error.strerror or str(error)

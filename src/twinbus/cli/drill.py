@@ -38,9 +38,9 @@ REPORT: Final = "twinbus-drill.html"
 _EXTRA: Final = "pip install 'twinbus[drill]'"
 _PURPOSE: Final = (
     "Rehearse an outage on this machine: two namespaces, an application that sends through the "
-    "pair, a primary that fails and returns, a backlog that comes home, and a verdict."
+    "pair, a primary that fails and returns, a backlog that drains, and a verdict."
 )
-_CODES: Final = "Exit code 3: something was lost, came twice, or was out of order."
+_CODES: Final = "Exit code 3: messages were lost, duplicated or out of order."
 
 
 def add_arguments(commands: Commands) -> None:
@@ -59,20 +59,20 @@ def add_arguments(commands: Commands) -> None:
         "--fault",
         action="append",
         choices=list(FAULTS),
-        help="how the primary fails: kill (all of it is killed; the default), hang (stopped), cut "
-        "(cut off); may be repeated, one outage after the other",
+        help="how the primary fails: kill (its processes die; the default), hang (they stop), cut "
+        "(connections are cut); may be repeated for one outage after another",
     )
     add_option(parser, "--keep DIR", "keep data, ledgers and logs in this new directory", Path)
     add_option(
         parser,
         "--report FILE",
-        f"where the report goes ({REPORT} here, or in DIR with --keep; none with --json)",
+        f"where to write the report ({REPORT} here, or in DIR with --keep; none with --json)",
         Path,
     )
     parser.add_argument(
         "--no-spark",
         action="store_true",
-        help="drain by `twinbus pair drain` and reconcile in Python: no Spark, no Java",
+        help="drain with `twinbus pair drain` and reconcile in Python, without Spark or Java",
     )
     add_json(parser)
     parser.set_defaults(run=run)
@@ -93,7 +93,7 @@ def _rate(text: str) -> float:
         number = -1.0
     if not RATE_MIN <= number <= RATE_MAX:
         raise argparse.ArgumentTypeError(
-            f"'{text[:64]}' is no number from {RATE_MIN:g} to {RATE_MAX:g}"
+            f"'{text[:64]}' is not a number from {RATE_MIN:g} to {RATE_MAX:g}"
         )
     return number
 
@@ -133,10 +133,10 @@ def _check(options: argparse.Namespace, faults: Sequence[str]) -> None:
     least_s = shortest_s(faults)  # type: ignore[arg-type]  # argparse has checked them
     if not least_s <= options.duration <= DURATION_S_MAX:  # never true of a NaN
         is_long = options.duration > least_s
-        reason = "too long for a rehearsal" if is_long else "too short: nobody would notice"
+        reason = "too long for a rehearsal" if is_long else "too short to notice an outage"
         raise ConfigError(
-            f"{options.duration:g} s are {reason}; "
-            f"give --duration from {least_s:g} to {DURATION_S_MAX:g}"
+            f"{options.duration:g} s is {reason}; "
+            f"set --duration from {least_s:g} to {DURATION_S_MAX:g}"
         )
     if not _is_installed("azure.servicebus"):
         raise ConfigError(f"the drill uses the official SDK, which is not installed; {_EXTRA}")
@@ -146,25 +146,25 @@ def _check(options: argparse.Namespace, faults: Sequence[str]) -> None:
     in_kept = options.report is None and options.keep is not None
     if report is not None and not in_kept and not os.access(report.absolute().parent, os.W_OK):
         raise ConfigError(
-            f"{report.parent} is no directory that can be written to; give --report another FILE"
+            f"{report.parent} is not a writable directory; set --report to another FILE"
         )
     keep: Path | None = options.keep
     if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
-        raise ConfigError(f"{keep} is there already; give --keep a new or empty directory")
+        raise ConfigError(f"{keep} already exists; set --keep to a new or empty directory")
 
 
 def _check_spark() -> None:
     if not (_is_installed("pyspark") and _is_installed("pyarrow")):
         raise ConfigError(
-            "Spark drains the backlog and judges, and is not installed; "
-            f"{_EXTRA}, or do without it by --no-spark"
+            "the drill drains and judges with Spark, which is not installed; "
+            f"{_EXTRA}, or use --no-spark"
         )
     from twinbus.pipeline.running.java import find_java  # noqa: PLC0415
 
     try:
         find_java()
     except ConfigError as error:
-        raise ConfigError(f"{error}, or do without it by --no-spark") from error
+        raise ConfigError(f"{error}, or use --no-spark") from error
 
 
 def _is_installed(module: str) -> bool:

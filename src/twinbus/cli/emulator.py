@@ -31,7 +31,7 @@ DATA: Final = Path("twinbus-data")
 def add_arguments(commands: Commands) -> None:
     parser = commands.add_parser(
         "emulator",
-        help="run a bus in the place of Microsoft's emulator",
+        help="run a drop-in for Microsoft's emulator",
         description=f"`serve` on the ports of Microsoft's emulator, with its key ({KEY}), its "
         "Config.json and its environment variables, and without its limits.",
     )
@@ -40,13 +40,13 @@ def add_arguments(commands: Commands) -> None:
         type=Path,
         default=DATA,
         metavar="DIR",
-        help="where everything is kept; made if it is missing (default: %(default)s)",
+        help="directory for all data; created if missing (default: %(default)s)",
     )
     parser.add_argument(
         "--http-port",
         type=int,
         metavar="N",
-        help=f"the second port, for administration and /health; 0 for none "
+        help=f"a second port, for administration and /health; 0 for none "
         f"(default: ${HTTP_PORT_VARIABLE}, or {HTTP_PORT})",
     )
     serve.add_options(parser)
@@ -57,11 +57,11 @@ def run(options: argparse.Namespace) -> int:
     adapt(options, os.environ)
     unused = [name for name in NOT_NEEDED if name in os.environ]
     if unused:
-        print(f"note: not needed, and not used: {', '.join(unused)}", file=sys.stderr)
+        print(f"note: not needed, and ignored: {', '.join(unused)}", file=sys.stderr)
     if KEY in options.key and options.host not in {HOST_DEFAULT, "localhost", "::1"}:
         print(
-            f"note: the key {KEY} is known to everybody, and {options.host} may be reached by "
-            "others; give --key one of your own where that matters",
+            f"note: the key {KEY} is public, and others may be able to reach {options.host}; "
+            "set your own with --key if that matters",
             file=sys.stderr,
         )
     return serve.run(options)
@@ -95,7 +95,7 @@ def read_http_port(text: str) -> int:
         return HTTP_PORT
     if not text.isascii() or not text.isdigit() or int(text[:6]) > PORT_MAX:
         raise ConfigError(
-            f"{HTTP_PORT_VARIABLE} is {text[:64]!r}, which is no port; set it to a number up to "
+            f"{HTTP_PORT_VARIABLE} is {text[:64]!r}, which is not a port; set it to a number up to "
             f"{PORT_MAX}"
         )
     return int(text)

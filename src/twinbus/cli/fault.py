@@ -27,8 +27,8 @@ def add_arguments(commands: Commands) -> None:
     listing = actions.add_parser("list", help="show the faults in force")
     _add_common(listing)
     listing.set_defaults(run=_list)
-    clear = actions.add_parser("clear", help="end a fault, or all of them")
-    clear.add_argument("id", nargs="?", metavar="ID", help="as `twinbus fault list` shows it")
+    clear = actions.add_parser("clear", help="clear one fault, or all")
+    clear.add_argument("id", nargs="?", metavar="ID", help="its id, from `twinbus fault list`")
     clear.add_argument("--all", action="store_true", help="every fault in force")
     _add_common(clear)
     clear.set_defaults(run=_clear)
@@ -37,29 +37,29 @@ def add_arguments(commands: Commands) -> None:
 def _add_add(actions: Commands) -> None:
     add = actions.add_parser(
         "add",
-        help="a new fault, in force at once",
-        description="Faults last until they are cleared, for their duration, or until a restart.",
+        help="add a fault; it takes effect at once",
+        description="A fault lasts until it is cleared, its duration ends or the server restarts.",
         epilog="kinds:\n"
         + "\n".join(f"  {kind.name:<20}{kind.sentence}" for kind in KINDS.values()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add.add_argument("kind", choices=KINDS, metavar="KIND", help="what goes wrong; see below")
-    add.add_argument("--namespace", metavar="NAME", help="where (that of the connection string)")
+    add.add_argument("--namespace", metavar="NAME", help="default: that of the connection string")
     add.add_argument("--entity", metavar="NAME", help="only this queue, topic or subscription")
     add.add_argument(
         "--partition",
         type=int,
         action="append",
         metavar="N",
-        help="only this partition of the entity, 0 to 15; may be given several times",
+        help="only this partition of the entity, 0 to 15; may be repeated",
     )
     add.add_argument("--store", type=int, metavar="N", help="only this store, from 0 (all)")
     add.add_argument("--broker", type=int, metavar="N", help="this broker process, from 0")
     add.add_argument(
-        "--duration", type=span_ms, metavar="TIME", help="30s, 5m, 2h (until it is cleared)"
+        "--duration", type=span_ms, metavar="TIME", help="30s, 5m, 2h (default: until cleared)"
     )
-    add.add_argument("--probability", type=float, metavar="P", help="how likely it acts (1)")
-    add.add_argument("--delay", type=span_ms, metavar="TIME", help="how late: 500ms, 2s")
+    add.add_argument("--probability", type=float, metavar="P", help="how often it acts, 0 to 1 (1)")
+    add.add_argument("--delay", type=span_ms, metavar="TIME", help="length of the delay: 500ms, 2s")
     _add_common(add)
     add.set_defaults(run=_add)
 
@@ -136,7 +136,7 @@ def _remaining(fault: Document) -> str:
 
 def _clear(options: argparse.Namespace) -> int:
     if options.all == (options.id is not None):
-        raise Nonsense("one fault or all of them; give either its ID or --all")
+        raise Nonsense("one fault or all of them; pass its ID or --all")
     client = _client(options)
     if options.all:
         client.clear_all()

@@ -24,37 +24,37 @@ _NAMES_MAX: Final = 5_000  # entities that are looked through for a name like th
 _TEXT_CHARS_MAX: Final = 1_000
 
 _BY_KIND: Final[dict[type[TwinbusError], str]] = {
-    errors.EntityNotFound: "`twinbus queue list` and `twinbus topic list` show what is there",
-    errors.EntityAlreadyExists: "take another name, or delete the one that is there first",
+    errors.EntityNotFound: "`twinbus queue list` and `twinbus topic list` list the entities",
+    errors.EntityAlreadyExists: "choose another name, or delete the existing one first",
     errors.EntityDisabled: "set its status to Active, or use another entity",
-    errors.Unauthorized: "check key name and key of the connection string, and that its rule has "
-    "the right for this (Listen, Send or Manage)",
+    errors.Unauthorized: "check the key name and key in the connection string, and that its rule "
+    "grants the right for this (Listen, Send or Manage)",
     errors.MessageLockLost: "receive the message again; give the entity a longer lock duration",
-    errors.MessageNotFound: "`twinbus peek` shows which messages are there",
-    errors.MessageSizeExceeded: "send less in one message, or serve with `--limits` of a larger "
-    "tier",
-    errors.SessionCannotBeLocked: "somebody else has the session: wait until it is free, or take "
-    "another",
+    errors.MessageNotFound: "`twinbus peek` lists the messages",
+    errors.MessageSizeExceeded: "send a smaller message, or serve with the `--limits` of a "
+    "larger tier",
+    errors.SessionCannotBeLocked: "another receiver has the session: wait until it is free, or "
+    "choose another",
     errors.SessionLockLost: "accept the session again",
     errors.QuotaExceeded: "make room: receive or purge messages, or raise the limit",
     errors.DiskFull: "make room on the server's disk, or receive and purge messages",
     errors.ServerBusy: "wait and try again; see docs/operating/throttling.md",
     errors.OperationTimeout: "try again; `twinbus doctor` checks whether the server answers",
     errors.Unavailable: "try again in a moment; `GET /health` says which part is down",
-    errors.NotSupported: "see with `twinbus doctor` whether it is a twinbus, and which version",
-    errors.LogDamaged: "nothing was changed; look with `twinbus verify`, or restore from a copy",
-    errors.DirectoryInUse: "stop the server that has it, or give --data another directory",
+    errors.NotSupported: "`twinbus doctor` shows whether it is a twinbus, and which version",
+    errors.LogDamaged: "nothing was changed; run `twinbus verify`, or restore from a backup",
+    errors.DirectoryInUse: "stop the server that uses it, or set --data to another directory",
     errors.StorageError: "check the disk and its free space, then start again",
 }
 _LOST: Final = (
-    "see whether the server still runs, then try again: what was under way may or may not have "
-    "been done"
+    "check that the server is still running, then try again; the interrupted request may or may "
+    "not have been carried out"
 )
 _SESSIONS: Final = {
-    "receive": "give --session ID or --next-session for an entity with sessions, else neither",
-    "send": "give --session-id ID",
+    "receive": "pass --session ID or --next-session if the entity has sessions, else neither",
+    "send": "pass --session-id ID",
 }
-_NO_SESSIONS: Final = "leave --session out for an entity without sessions"
+_NO_SESSIONS: Final = "omit --session for an entity without sessions"
 
 
 def explain(error: TwinbusError, options: argparse.Namespace) -> tuple[str, str]:

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from twinbus.cli.fixes import nearest  # noqa: PLC0415  only who errs pays for it
 
         fix = nearest(words[0], COMMANDS, "twinbus {}")
-        complain(f"there is no command {words[0][:64]!r}", fix or "`twinbus` alone lists them all")
+        complain(f"there is no command {words[0][:64]!r}", fix or "run `twinbus` to list them")
         raise SystemExit(NONSENSE)
     return _run(parse(words))
 
@@ -101,8 +101,8 @@ def _run(options: argparse.Namespace) -> int:
         if os.environ.get(TRACEBACK):
             raise
         complain(
-            f"an error that was not expected: {type(error).__name__}: {str(error)[:400]}",
-            f"with {TRACEBACK}=1 in the environment it says where; please report that",
+            f"unexpected error: {type(error).__name__}: {str(error)[:400]}",
+            f"set {TRACEBACK}=1 to see the traceback, and please report it",
         )
         return FAILED
     return exit_code
@@ -133,7 +133,7 @@ def _fix_for(command: argparse.ArgumentParser, message: str) -> str:
     """What to do about arguments that make no sense."""
     from twinbus.cli.fixes import nearest  # noqa: PLC0415  only who errs pays for it
 
-    more = f"`{command.prog} --help` says what it takes"
+    more = f"see `{command.prog} --help`"
     _, is_unknown, words = message.partition("unrecognized arguments: ")
     if is_unknown:
         option = words.split()[0].partition("=")[0]

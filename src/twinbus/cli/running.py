@@ -50,7 +50,7 @@ def find_running(data_dir: Path) -> Running:
         socket.create_connection((note.host, note.port), KNOCK_DURATION_S_MAX).close()
     except PermissionError as error:
         raise ConfigError(
-            f"{path} is for the user who runs the server; run this as that user"
+            f"only the user who runs the server may read {path}; run this as that user"
         ) from error
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(

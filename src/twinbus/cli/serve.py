@@ -44,7 +44,7 @@ _DISK_ERRORS: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 def add_arguments(commands: Commands) -> None:
     serve = commands.add_parser("serve")
-    add_data(serve, "where everything is kept; made if it is missing")
+    add_data(serve, "directory for all data; created if missing")
     add_options(serve)
     serve.set_defaults(run=run)
 
@@ -52,29 +52,29 @@ def add_arguments(commands: Commands) -> None:
 def add_options(serve: argparse.ArgumentParser) -> None:
     """Everything but where the data is: `twinbus emulator` takes it too."""
     option = serve.add_argument
-    add_option(serve, "--host H", "listen here (default: %(default)s)", default=HOST_DEFAULT)
+    add_option(serve, "--host H", "bind address (default: %(default)s)", default=HOST_DEFAULT)
     add_option(
         serve,
         "--port N",
-        "for AMQP, TLS and HTTP alike; 0 takes a free one (default: %(default)s)",
+        "port for AMQP, TLS and HTTP alike; 0 picks a free one (default: %(default)s)",
         int,
         PORT_DEFAULT,
     )
-    add_repeated(serve, "--extra-port N", "listen here too; may be repeated", int)
-    add_option(serve, "--config FILE", "Config.json of Microsoft's emulator", Path)
+    add_repeated(serve, "--extra-port N", "another port to listen on; may be repeated", int)
+    add_option(serve, "--config FILE", "a Config.json of Microsoft's emulator", Path)
     add_repeated(
-        serve, "--namespace NAME", "may be repeated (default: those used before, or twinbus)"
+        serve, "--namespace NAME", "namespace; may be repeated (default: as before, or twinbus)"
     )
     add_repeated(
         serve,
         "--key KEY",
-        "of the namespace, or of each in turn (default: the one used before, or a random one)",
+        "key of the namespace, or of each in turn (default: the one used before, or a random one)",
     )
     option(
         "--limits",
         choices=tuple(PROFILES),
         default=PROFILE_DEFAULT.name,
-        help="the ceilings of which tier (default: %(default)s)",
+        help="tier whose limits apply (default: %(default)s)",
     )
     _add_brokers(serve)
     _add_watching(serve)
@@ -82,7 +82,7 @@ def add_options(serve: argparse.ArgumentParser) -> None:
     add_option(
         serve,
         "--handshake SECONDS",
-        "how long a client may take to say what it speaks (default: %(default)s)",
+        "how long to wait for a client to start its protocol (default: %(default)s)",
         float,
         HANDSHAKE_DURATION_S_MAX,
     )
@@ -94,24 +94,24 @@ def _add_brokers(serve: argparse.ArgumentParser) -> None:
     add_option(
         group,
         "--brokers N",
-        "processes that run stores; with one broker and one store, none (default: 1)",
+        "broker processes; a single broker with one store runs in the server itself (default: 1)",
         int,
         1,
     )
     add_repeated(
         group,
         "--store DIR",
-        "keep messages here, best each on its own disk; may be repeated, later only added to "
-        "(default: those used before, or one for each broker in the data directory)",
+        "directory for messages, ideally on its own disk; may be repeated; stores can be added "
+        "later, not removed (default: those used before, or one per broker in the data directory)",
         Path,
     )
 
     add_option(
         group,
         "--segment-size MB",
-        "of the files that a new store writes its log to: it has two of them from the start, "
-        "and what is written together has to fit into one: a transaction, or a message with the "
-        "copies that a topic's rules make of it (default: %(default)s)",
+        "size of a new store's log files.  A store starts with two.  Whatever is written together "
+        "must fit into one: a transaction, or a message with all the copies that a topic's rules "
+        "make of it (default: %(default)s)",
         int,
         SEGMENT_SIZE_MEGABYTES,
     )
@@ -123,17 +123,17 @@ def _add_watching(serve: argparse.ArgumentParser) -> None:
     add_repeated(
         group,
         "--throttle NAME=VALUE",
-        "a threshold: cpu (of one core), lag (ms), memory or disk (MB), operations; 0: none",
+        "threshold: cpu (of one core), lag (ms), memory or disk (MB), operations; 0 turns it off",
     )
     option(
         "--open-metrics",
         action="store_true",
-        help="let anybody read /metrics and the details of /health, without a token",
+        help="let anyone read /metrics and the details of /health without a token",
     )
     add_option(
         group,
         "--meter-days N",
-        "forget what was metered so many days ago (default: keep everything)",
+        "delete metered usage after this many days (default: keep everything)",
         int,
         0,
     )
@@ -146,37 +146,37 @@ def _add_telemetry(serve: argparse.ArgumentParser) -> None:
         "--log-level",
         choices=("debug", "info", "warning", "error"),
         default="warning",
-        help="what to write to standard error (default: %(default)s)",
+        help="lowest level to write to standard error (default: %(default)s)",
     )
     option(
         "--log-format",
         choices=FORMATS,
         default=TEXT,
-        help="lines to read, or one JSON object a line (default: %(default)s)",
+        help="plain text, or one JSON object per line (default: %(default)s)",
     )
     add_option(
         group,
         "--traces WHERE",
-        "spans of messages that carry a trace: otlp (where OpenTelemetry's environment "
-        "variables say), console (standard error), or a file; needs twinbus[telemetry]",
+        "export spans of messages that carry a trace: otlp (set up by OpenTelemetry's environment "
+        "variables), console (standard error), or a file; needs twinbus[telemetry]",
     )
 
 
 def _add_access(serve: argparse.ArgumentParser) -> None:
     group = serve.add_argument_group("TLS and JSON web tokens")
     option = group.add_argument
-    add_option(group, "--certificate FILE", "PEM; default: one of our own CA", Path)
-    add_option(group, "--certificate-key FILE", "its private key, PEM", Path)
+    add_option(group, "--certificate FILE", "PEM file (default: one signed by our own CA)", Path)
+    add_option(group, "--certificate-key FILE", "its private key, a PEM file", Path)
     option("--require-tls", action="store_true", help="refuse plain connections")
-    add_option(group, "--client-ca FILE", "believe client certificates it signed", Path)
+    add_option(group, "--client-ca FILE", "accept client certificates signed by this CA", Path)
     add_repeated(
         group,
         "--client-rights NAME=RIGHTS",
-        "what a client certificate with this common name may: Listen,Send or Manage",
+        "rights of client certificates with this common name: Listen,Send or Manage",
     )
-    add_option(group, "--jwt-issuer URL", "believe tokens of this issuer", default="")
-    add_repeated(group, "--jwt-audience URL", "that are made for this audience; may be repeated")
-    add_option(group, "--jwt-keys FILE", "and signed with these keys: JWKS or PEM", Path)
+    add_option(group, "--jwt-issuer URL", "accept tokens from this issuer", default="")
+    add_repeated(group, "--jwt-audience URL", "audience the tokens must have; may be repeated")
+    add_option(group, "--jwt-keys FILE", "keys the tokens must be signed with: JWKS or PEM", Path)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -208,10 +208,10 @@ def run(options: argparse.Namespace) -> int:
     except OSError as error:
         raise ConfigError(_reason(error, options)) from error
     except DirectoryInUse as error:
-        raise ConfigError(f"{error}; stop it, or give --data another directory") from error
+        raise ConfigError(f"{error}; stop it, or set --data to another directory") from error
     except LogDamaged as error:
         raise ConfigError(
-            f"{error}; nothing was changed, see `twinbus verify --data {data_dir}`"
+            f"{error}; nothing was changed, run `twinbus verify --data {data_dir}`"
         ) from error
 
 
@@ -256,7 +256,7 @@ def _jwt(options: argparse.Namespace) -> JwtConfig | None:
     path: Path | None = options.jwt_keys
     if path is None:
         if options.jwt_issuer or options.jwt_audience:
-            raise ConfigError("--jwt-issuer and --jwt-audience need --jwt-keys; give it too")
+            raise ConfigError("--jwt-issuer and --jwt-audience need --jwt-keys; add it")
         return None
     try:
         keys = path.read_text(encoding="utf-8")
@@ -298,15 +298,15 @@ def _reason(error: OSError, options: argparse.Namespace) -> str:
     """An operating system's refusal, in terms of what the person typed."""
     for store in options.store:
         if error.filename is not None and Path(str(error.filename)).is_relative_to(store.resolve()):
-            return f"cannot use store {store} ({error.strerror}); give --store one that can be"
+            return f"cannot use store {store} ({error.strerror}); choose another --store"
     if error.filename is not None or error.errno in _DISK_ERRORS:
         return (
             f"cannot use data directory {options.data} ({error.strerror}); "
-            "give --data a directory with room that this user may write"
+            "set --data to a writable directory with free space"
         )
     ports = " or ".join(str(port) for port in (options.port, *options.extra_port))
     if error.errno == errno.EADDRINUSE:
         return f"port {ports} on {options.host} is in use; choose another with --port (0: any)"
     if error.errno in {errno.EACCES, errno.EPERM}:
         return f"port {ports} on {options.host} is not allowed; choose one above 1023 with --port"
-    return f"cannot listen on {options.host} ({error.strerror}); choose an own address with --host"
+    return f"cannot listen on {options.host} ({error.strerror}); set --host to a local address"

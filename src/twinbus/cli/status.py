@@ -56,7 +56,7 @@ def _ask(client: HttpClient, prefix: str, skip: int) -> Document:
     if status in _KNOWN:
         raise refusal(status, str(document.get("reason", "")))
     if status >= REFUSED or not isinstance(document.get("entities"), list):
-        raise NotSupported("what answers there tells no status")
+        raise NotSupported("the server does not report a status")
     found: Document = document
     return found
 

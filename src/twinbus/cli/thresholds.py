@@ -30,8 +30,8 @@ def read_thresholds(texts: list[str]) -> Thresholds:
             number = -1.0
         if not setting or not 0 <= number <= _VALUE_MAX or (setting == "lag_ms_max" and not number):
             raise ConfigError(
-                f"--throttle {text[:64]!r} is no threshold; write {', '.join(_SETTINGS)}, one of "
-                "them, then `=` and a number"
+                f"--throttle {text[:64]!r} is not a threshold; use one of {', '.join(_SETTINGS)}, "
+                "then `=` and a number"
             )
         settings[setting] = number if name == "cpu" else int(number * unit)
     return replace(THRESHOLDS_DEFAULT, **settings)

@@ -22,17 +22,17 @@ def add_arguments(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> int:
     stores = known_stores(options.data)
     if not stores:
-        raise ConfigError(f"{options.data} holds no store; give --data a server's data directory")
+        raise ConfigError(f"{options.data} has no store; set --data to a server's data directory")
     is_whole = True
     documents: list[dict[str, object]] = []
     for store in stores:
         # Opening a disk makes its directory, and looking at something must not make it.
         if not store.is_dir():
-            raise ConfigError(f"store {store} is not there; mount it, then verify again")
+            raise ConfigError(f"store {store} is missing; mount it, then verify again")
         try:
             report = verify(OsDisk(store))
         except DirectoryInUse as error:
-            raise ConfigError(f"{error}; stop it first") from error
+            raise ConfigError(f"{error}; stop the server first") from error
         except OSError as error:
             raise ConfigError(f"cannot read {store} ({error.strerror}); check --data") from error
         is_whole = is_whole and report.whole

@@ -25,11 +25,11 @@ REQUEST_DURATION_S_MAX: Final = 30
 TOKEN_LIFETIME_S: Final = 300
 REFUSED: Final = 400  # the lowest status that says no
 NOBODY_FIX: Final = (
-    "start one with `twinbus serve`, or check host and port of the connection string"
+    "start one with `twinbus serve`, or check host and port in the connection string"
 )
 TLS_FIX: Final = (
-    "set SSL_CERT_FILE to its authority (`twinbus env` does), or let the connection string end "
-    "with UseDevelopmentEmulator=true; for a plain connection"
+    "set SSL_CERT_FILE to its CA (`twinbus env` does), or end the connection string with "
+    "UseDevelopmentEmulator=true; for a plain connection"
 )
 
 _REFUSALS: Final[Mapping[int, type[ServiceError]]] = {
@@ -73,7 +73,7 @@ class HttpClient:
             response = connection.getresponse()
             return response.status, response.read()
         except ssl.SSLError as error:
-            reason = f"no TLS with {target.authority} ({error.reason or error}); {TLS_FIX}"
+            reason = f"TLS with {target.authority} failed ({error.reason or error}); {TLS_FIX}"
             raise Unreachable(reason) from error
         except (OSError, http.client.HTTPException) as error:
             reason = f"no bus answers at {target.authority} ({error}); {NOBODY_FIX}"

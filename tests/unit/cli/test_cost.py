@@ -138,7 +138,7 @@ def test_show_as_a_table(capsys: pytest.CaptureFixture[str], data_dir: Path) -> 
         "orders send 3,000 0 3,000",
         "total 3,198 192 3,198",
         "messages out of backlog queues 2",
-        "polls of backlog queues that brought nothing 192",
+        "polls of backlog queues that found nothing 192",
         "pings 4",
         "pairing in all 198",
         "2026-11 3,198 10.00 0.00 10.00 0.00",
@@ -173,4 +173,4 @@ def test_what_cannot_be_trusted_is_said(capsys: pytest.CaptureFixture[str], data
     assert main(["cost", "show", "--data", str(data_dir)]) == 0
     assert "1 damaged lines" in capsys.readouterr().err
     assert main(["cost", "show", "--data", str(data_dir), "--to", "2026-01-01"]) == 0
-    assert capsys.readouterr().out == "nothing was metered in this time\n"
+    assert capsys.readouterr().out == "nothing was metered in this period\n"

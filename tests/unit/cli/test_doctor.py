@@ -44,7 +44,7 @@ def test_this_machine(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     assert code == (3 if shown["bad"] else 0)
     assert found["python"]["state"] == found["clock"]["state"] == OK
     assert found[f"port {port}"]["state"] == WARN
-    assert "no twinbus" in found[f"port {port}"]["found"]
+    assert "other than twinbus" in found[f"port {port}"]["found"]
     assert "median" in found["disk sync"]["found"]
     assert all(each["fix"] for each in shown["findings"] if each["state"] != OK)
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
@@ -53,7 +53,7 @@ def test_this_machine(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
 def test_something_bad_is_exit_code_3(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["doctor", "--data", str(tmp_path / "missing")]) == 3
     shown = capsys.readouterr().out
-    assert re.search(r"^bad   data +.* is no directory$", shown, re.MULTILINE)
+    assert re.search(r"^bad   data +.* is not a directory$", shown, re.MULTILINE)
     assert re.search(r"^\d+ checks: \d+ bad, \d+ to look at$", shown, re.MULTILINE)
 
 

@@ -91,5 +91,5 @@ def test_what_is_not_needed_is_said(
     assert "not needed" in said
     assert "MSSQL_SA_PASSWORD" in said
     assert "geheim" not in said
-    assert "known to everybody" in said
+    assert "is public" in said
     assert "missing.json" in said

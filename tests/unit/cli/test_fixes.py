@@ -46,9 +46,12 @@ def test_what_a_bus_answers(kind: type[ServiceError]) -> None:
         (ConfigError("no file; make one"), ("no file", "make one")),
         (ConfigError("no file"), ("no file", "see `twinbus peek --help`")),
         (CannotConnect("nobody; start one", False), ("nobody", "start one")),
-        (errors.DirectoryInUse("in use"), ("in use", "stop the server that has it, or give")),
-        (ConnectionLost("gone; really"), ("gone; really", "see whether the server still runs")),
-        (errors.InvalidOperation("no session"), ("no session", "leave --session out")),
+        (errors.DirectoryInUse("in use"), ("in use", "stop the server that uses it, or set")),
+        (
+            ConnectionLost("gone; really"),
+            ("gone; really", "check that the server is still running"),
+        ),
+        (errors.InvalidOperation("no session"), ("no session", "omit --session")),
         (TwinbusError(""), ("TwinbusError", "see `twinbus peek --help`")),
     ],
 )

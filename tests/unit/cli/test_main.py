@@ -425,7 +425,7 @@ def test_verify_looks_at_every_store(tmp_path: Path, capsys: pytest.CaptureFixtu
     ]
     stores[1].rename(tmp_path / "elsewhere")
     assert main(command) == 1
-    assert f"store {stores[1]} is not there" in complaint(capsys.readouterr().err)
+    assert f"store {stores[1]} is missing" in complaint(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_without_the_extra_it_says_what_to_install() -> None:
     ended = run_without_spark("pipeline", "warm")
     assert ended.returncode == 1
     assert complaint(ended.stderr) == (
-        "the pipeline stands on Spark, which is not installed; pip install 'twinbus[spark]'"
+        "the pipeline builds on Spark, which is not installed; pip install 'twinbus[spark]'"
     )
 
 
@@ -87,4 +87,4 @@ def test_settings_are_keys_and_values(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit) as caught:
         main(["pipeline", "cost", "--conf", "spark.driver.memory"])
     assert caught.value.code == 2
-    assert "'spark.driver.memory' is no KEY=VALUE" in capsys.readouterr().err
+    assert "'spark.driver.memory' is not of the form KEY=VALUE" in capsys.readouterr().err

@@ -64,15 +64,19 @@ def test_the_bill_of_what_was_metered(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "reason", "fix"),
     [
-        (["--duration", "9"], "9 s are too short", "give --duration from 15 to 3600"),
+        (["--duration", "9"], "9 s is too short", "set --duration from 15 to 3600"),
         (
             ["--duration", "30", "--fault", "kill", "--fault", "hang"],
-            "30 s are",
+            "30 s is",
             "--duration from 37",
         ),
-        (["--duration", "2h"], "7200 s are too long", "give --duration from 15 to 3600"),
-        (["--keep", "full"], "full is there already", "give --keep a new or empty directory"),
-        (["--report", "no/such/x.html"], "no/such is no directory", "give --report another FILE"),
+        (["--duration", "2h"], "7200 s is too long", "set --duration from 15 to 3600"),
+        (["--keep", "full"], "full already exists", "set --keep to a new or empty directory"),
+        (
+            ["--report", "no/such/x.html"],
+            "no/such is not a writable",
+            "set --report to another FILE",
+        ),
     ],
 )
 def test_a_drill_that_cannot_be(

@@ -32,7 +32,7 @@ def test_a_capture_asks_the_source_for_exact_copies() -> None:
     ("words", "reason"),
     [
         ("capture --pattern ( --to d", "entityPattern is a regular expression"),
-        ("replay --from d", "nothing says where to"),
+        ("replay --from d", "no destination"),
         ("replay --from d --to q --as-scheduled", "--as-scheduled alone"),
         ("replay --from d --map-file nowhere", "cannot read nowhere"),
     ],
@@ -49,9 +49,9 @@ def test_what_cannot_be_is_said_in_a_line(
     [
         ("capture --to d", "--entity --pattern"),
         ("capture --entity q --to d --max-per-batch 0", "not a whole number above 0"),
-        ("replay --from d --to q --rate 0", "no number above 0"),
+        ("replay --from d --to q --rate 0", "not a number above 0"),
         ("replay --from d --map q", "NAME=VALUE"),
-        ("replay --from d --to q --from-time yesterday", "is no time"),
+        ("replay --from d --to q --from-time yesterday", "is not a time"),
         ("replay --from d --to q --keep-pace --speed 2", "not allowed with"),
         ("dead-letters show", "--entity --all"),
         ("dead-letters resubmit --all --limit -1", "not a whole number above 0"),

@@ -61,7 +61,7 @@ def test_the_page_shows_pairing_apart() -> None:
         "EUR 12.50 for 1,000 units in 2026-11, of which pairing 0.25 (10.8% of the units)"
     )
     assert "Pairing: 108 units, 10.8% of all" in shown
-    assert "polls of backlog queues that brought nothing" in shown
+    assert "polls of backlog queues that found nothing" in shown
     assert "2 damaged lines are not counted" in shown
     assert "… and 3 more" in shown
     assert "&lt;b&gt; · send" in shown and "<b>" not in shown

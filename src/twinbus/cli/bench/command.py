@@ -47,26 +47,26 @@ def add_arguments(commands: Commands) -> None:
     parser = commands.add_parser(
         "bench",
         description="Measure sending, receiving with completing, and the round trip of one message "
-        "at a time.  Without a connection string a bus is started for it, on this machine's disk.",
+        "at a time.  Without a connection string, start a temporary bus on this machine's disk.",
     )
     add_connection_string(parser)
     parser.add_argument(
         "--temporary",
         action="store_true",
-        help=f"measure a bus started for it, even if ${CONNECTION_STRING} is set",
+        help=f"start a temporary bus, even if ${CONNECTION_STRING} is set",
     )
     add_option(
         parser,
         "--data DIR",
-        "let that bus keep its data in a new directory below this one, to measure its disk",
+        "keep the temporary bus's data in a new directory below this one, to measure its disk",
         Path,
     )
-    add_option(parser, "--queue NAME", "an empty queue to use (default: a new one, deleted after)")
-    add_option(parser, "--duration TIME", "of sending (5s)", span_ms, 5_000)
-    add_option(parser, "--size N", "of a body: bytes, 4k, 1m (1k)", _size, 1_024)
-    add_option(parser, "--connections N", "that send, and then receive (2)", positive_count, 2)
+    add_option(parser, "--queue NAME", "an empty queue to use (default: a temporary one)")
+    add_option(parser, "--duration TIME", "how long to send (5s)", span_ms, 5_000)
+    add_option(parser, "--size N", "size of a body: bytes, 4k, 1m (1k)", _size, 1_024)
+    add_option(parser, "--connections N", "connections to use (2)", positive_count, 2)
     add_option(
-        parser, "--in-flight N", "messages under way on each connection (100)", positive_count, 100
+        parser, "--in-flight N", "messages in flight on each connection (100)", positive_count, 100
     )
     add_json(parser)
     parser.set_defaults(run=run)
@@ -75,13 +75,13 @@ def add_arguments(commands: Commands) -> None:
 def _size(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"'{text[:64]}' is no size; write 200, 4k or 1m")
+        raise argparse.ArgumentTypeError(f"'{text[:64]}' is not a size; write 200, 4k or 1m")
     return int(match[1]) * _UNITS[match[2].lower()]
 
 
 def run(options: argparse.Namespace) -> int:
     if options.connections > CONNECTIONS_MAX:
-        raise Nonsense(f"{options.connections} connections; take {CONNECTIONS_MAX} at most")
+        raise Nonsense(f"{options.connections} connections; use {CONNECTIONS_MAX} at most")
     with _bus(options) as text, _queue(options, text) as queue:
         settings = BenchSettings(
             queue, options.size, options.duration / 1_000, options.connections, options.in_flight
@@ -114,7 +114,7 @@ def _bus(options: argparse.Namespace) -> Iterator[str]:
         except OSError as error:
             raise ConfigError(
                 f"cannot write in {options.data} ({error.strerror}); "
-                "give --data a directory that is there and writable"
+                "set --data to an existing, writable directory"
             ) from None
         server = ServerProcess(Path(folder) / "data")
         yield stack.enter_context(server).connection_string
@@ -127,7 +127,7 @@ def _queue(options: argparse.Namespace, text: str) -> Iterator[str]:
     if name is not None:
         found = admin.get_queue(name).properties
         if found.get("ActiveMessageCount", "0") != "0":
-            raise ConfigError(f"queue {name[:64]} has messages; give --queue an empty one")
+            raise ConfigError(f"queue {name[:64]} has messages; set --queue to an empty one")
         yield name
         return
     name = f"twinbus-bench-{secrets.token_hex(4)}"
@@ -184,7 +184,7 @@ def _document(place: str, settings: BenchSettings, parts: dict[str, Measured]) -
 def _print(place: str, settings: BenchSettings, parts: dict[str, Measured]) -> None:
     print(
         f"{place}: bodies of {settings.size_bytes:,} bytes, {settings.connections} connections, "
-        f"{settings.in_flight} messages under way on each"
+        f"{settings.in_flight} messages in flight on each"
     )
     head = [
         "PART",

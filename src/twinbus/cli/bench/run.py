@@ -98,8 +98,8 @@ class Bench:
             receiver.close()
         if self._count != total:
             raise ConfigError(
-                f"{self._count:,} of {total:,} messages came back; see that nobody else uses the "
-                f"queue {queue}, then measure again"
+                f"{self._count:,} of {total:,} messages came back; make sure that nobody else uses "
+                f"the queue {queue}, then measure again"
             )
         return measured
 
@@ -158,8 +158,8 @@ class Bench:
             received = await receiver.receive(QUIET_S)
             if received is None:
                 raise ConfigError(
-                    f"a message to {self._settings.queue} did not come back; see that nobody else "
-                    "uses the queue, then measure again"
+                    f"a message to {self._settings.queue} did not come back; make sure that nobody "
+                    "else uses the queue, then measure again"
                 )
             self._done(began_s)
             await asyncio.gather(sending, receiver.complete(received))

@@ -23,29 +23,29 @@ _SPAN_S: Final = {"": 1, "s": 1, "m": 60, "h": 3_600}
 def add_arguments(actions: Commands) -> None:
     parser = actions.add_parser(
         "plan",
-        help="what pairing costs in a month",
-        description="What pairing costs in a month of 30 days; an upper bound.",
+        help="estimate what pairing costs in a month",
+        description="Estimate what pairing costs in a month of 30 days, at most.",
     )
     option = parser.add_argument
-    add_option(parser, "--rate N/T", "messages: 20/s, 5000000/month", _rate, required=True)
-    add_option(parser, "--message-size N", "bytes, 4k, 1m (1k)", _size, 1_024)
+    add_option(parser, "--rate N/T", "messages sent: 20/s, 5000000/month", _rate, required=True)
+    add_option(parser, "--message-size N", "size of a message: bytes, 4k, 1m (1k)", _size, 1_024)
     add_option(parser, "--outage-hours N", "hours of outage a month (0)", _fraction, Fraction(0))
-    add_option(parser, "--outages N", "how many outages these are (1)", int, 1)
+    add_option(parser, "--outages N", "number of outages a month (1)", int, 1)
     add_option(parser, "--backlog-queues N", "backlog queues of the pair (10)", int, 10)
-    add_option(parser, "--syphons N", "clients that run one (1)", int, 1)
-    add_option(parser, "--entities N", "queues and topics sent to (1)", int, 1)
+    add_option(parser, "--syphons N", "clients that run a syphon (1)", int, 1)
+    add_option(parser, "--entities N", "queues and topics that clients send to (1)", int, 1)
     add_option(parser, "--clients N", "paired clients that send (1)", int, 1)
     add_option(
         parser,
         "--ping-interval TIME",
-        "between two pings of a primary that is down (60s)",
+        "time between two pings of a primary that is down (60s)",
         _span,
         Fraction(60),
     )
     add_option(
         parser,
         "--failover-interval TIME",
-        "that the primary fails before sends go elsewhere (60s)",
+        "how long the primary must fail before clients send to the secondary (60s)",
         _span,
         Fraction(60),
     )
@@ -53,11 +53,11 @@ def add_arguments(actions: Commands) -> None:
         "--tier",
         choices=("standard", "premium"),
         default="standard",
-        help="whose prices (standard)",
+        help="tier whose prices apply (standard)",
     )
-    add_option(parser, "--messaging-units N", "premium: primary's (1)", int, 1)
-    add_option(parser, "--secondary-units N", "premium: secondary's (1)", int, 1)
-    add_prices(parser, "a table of prices (default: one that comes along)")
+    add_option(parser, "--messaging-units N", "premium: units of the primary (1)", int, 1)
+    add_option(parser, "--secondary-units N", "premium: units of the secondary (1)", int, 1)
+    add_prices(parser, "a table of prices (default: the built-in one)")
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -138,7 +138,7 @@ def _print(scenario: Scenario, planned: Plan, bill: Bill, prices: Prices, tier: 
         ],
         ["pings", planned.pings],
         [f"{planned.backlog_messages:,} messages through the backlog, 4 each", planned.backlog],
-        ["less the 2 each that they cost anyway", -planned.backlog_anyway],
+        ["minus the 2 each that they cost anyway", -planned.backlog_anyway],
         ["pairing adds", planned.more],
         ["without pairing", planned.without],
         ["with pairing", planned.total],

@@ -23,11 +23,11 @@ END_OF_TIME_MS: Final = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
 def add_arguments(actions: Commands) -> None:
     show = actions.add_parser(
         "show",
-        help="what was metered",
-        description="Operations are billed in units: each begun 64 KiB of a message.",
+        help="show metered usage",
+        description="Operations are billed in units of 64 KiB, rounded up for each message.",
     )
     show.add_argument(
-        "--data", type=Path, metavar="DIR", help="a data directory, whether a server runs or not"
+        "--data", type=Path, metavar="DIR", help="a data directory; its server may be running"
     )
     add_connection_string(show)
     add_selection(show)
@@ -37,30 +37,30 @@ def add_arguments(actions: Commands) -> None:
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Of what span, summed up by what, at which prices."""
-    parser.add_argument("--from", dest="since", type=moment, metavar="TIME", help="from here on")
-    parser.add_argument("--to", dest="until", type=moment, metavar="TIME", help="before this")
+    parser.add_argument("--from", dest="since", type=moment, metavar="TIME", help="start time")
+    parser.add_argument("--to", dest="until", type=moment, metavar="TIME", help="before this time")
     parser.add_argument(
         "--by",
         type=by_names,
         default=("entity", "kind"),
         metavar="WHAT",
-        help="some of day,namespace,entity,kind (default: entity,kind)",
+        help="group by some of day,namespace,entity,kind (default: entity,kind)",
     )
-    add_prices(parser, "a table of prices (default: one that comes along)")
+    add_prices(parser, "a table of prices (default: the built-in one)")
 
 
 def moment(text: str) -> int:
     try:
         return max(0, min(parse_iso(text), END_OF_TIME_MS))
     except ValueError:
-        shown = f"'{text[:64]}' is no time; write 2026-11-16 or 2026-11-16T07:00:00Z"
+        shown = f"'{text[:64]}' is not a time; write 2026-11-16 or 2026-11-16T07:00:00Z"
         raise argparse.ArgumentTypeError(shown) from None
 
 
 def by_names(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     if not set(names) <= set(BY) or len(set(names)) < len(names):
-        raise argparse.ArgumentTypeError(f"'{text[:64]}': some of {','.join(BY)}, each once")
+        raise argparse.ArgumentTypeError(f"'{text[:64]}' is not some of {','.join(BY)}, each once")
     return names
 
 
@@ -84,7 +84,7 @@ def _read(options: argparse.Namespace) -> list[Metered]:
     # Opening a disk makes its directory, and looking at something must not make it.
     if not directory.is_dir():
         raise ConfigError(
-            f"nothing was metered in {options.data}; give --data a server's data directory"
+            f"nothing was metered in {options.data}; set --data to a server's data directory"
         )
     disk = None
     try:
@@ -136,7 +136,7 @@ def document(
 def _print(lines: list[Metered], by: tuple[str, ...], prices: Prices) -> None:
     total = sums_by(lines, ()).get(())
     if total is None:
-        print("nothing was metered in this time")
+        print("nothing was metered in this period")
         return
     print_sums(sums_by(lines, by).items(), by, total)
     print()
@@ -163,7 +163,7 @@ def print_pairing(pairing: Pairing) -> None:
     rows = [
         ["messages into backlog queues", f"{pairing.into_backlog:,}"],
         ["messages out of backlog queues", f"{pairing.out_of_backlog:,}"],
-        ["polls of backlog queues that brought nothing", f"{pairing.polls:,}"],
+        ["polls of backlog queues that found nothing", f"{pairing.polls:,}"],
         ["pings", f"{pairing.pings:,}"],
         ["management of backlog queues", f"{pairing.management:,}"],
         ["pairing in all", f"{pairing.units:,}"],

@@ -24,23 +24,23 @@ def add_arguments(commands: Commands) -> None:
     parser = commands.add_parser(
         "doctor",
         description="Check Python, extras, Java, limits, clock, ports, disk and certificates, and "
-        "a server if there is a connection string.  Exit code 3 if something is bad.",
+        "the server, given a connection string.  Exit code 3 if anything is bad.",
     )
     parser.add_argument(
         "--data",
         type=Path,
         metavar="DIR",
-        help="look at this data directory's disk and certificates (default: the disk we are on)",
+        help="data directory whose disk and certificates to check (default: the current disk)",
     )
     parser.add_argument(
-        "--host", default=HOST_DEFAULT, metavar="H", help=f"whose ports to try ({HOST_DEFAULT})"
+        "--host", default=HOST_DEFAULT, metavar="H", help=f"where to try ports ({HOST_DEFAULT})"
     )
     parser.add_argument(
         "--port",
         type=_port_number,
         action="append",
         metavar="N",
-        help=f"see whether it is free, or who has it; may be repeated ({PORT_DEFAULT})",
+        help=f"port that must be free, or twinbus's; may be repeated ({PORT_DEFAULT})",
     )
     add_connection_string(parser)
     add_json(parser)
@@ -79,5 +79,5 @@ def _print(finding: Finding) -> None:
 
 def _port_number(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) <= PORT_MAX:
-        raise argparse.ArgumentTypeError(f"'{text[:64]}' is no port; write 1 to {PORT_MAX}")
+        raise argparse.ArgumentTypeError(f"'{text[:64]}' is not a port; write 1 to {PORT_MAX}")
     return int(text)

@@ -34,8 +34,8 @@ def look_at_disk(data_dir: Path | None) -> Iterator[Finding]:
     """Of a data directory, or of where we are if none is named."""
     place = Path() if data_dir is None else data_dir
     if not place.is_dir():
-        fix = "give --data a directory that is there; `twinbus serve` makes one"
-        yield Finding("data", BAD, f"{place} is no directory", fix)
+        fix = "set --data to an existing directory; `twinbus serve` creates one"
+        yield Finding("data", BAD, f"{place} is not a directory", fix)
         return
     yield _room(place)
     yield _syncs(place)
@@ -60,7 +60,7 @@ def _syncs(place: Path) -> Finding:
         latencies_ms = measure_syncs(place)
     except OSError as error:
         found = f"cannot write at {place} ({error.strerror})"
-        return Finding("disk sync", BAD, found, "give --data a directory this user may write")
+        return Finding("disk sync", BAD, found, "set --data to a directory this user may write")
     return judge_syncs(latencies_ms)
 
 
@@ -88,8 +88,8 @@ def judge_syncs(latencies_ms: list[float]) -> Finding:
     if median > SYNC_MS_BAD:
         return Finding("disk sync", BAD, found, "choose another disk: clients will time out")
     if median < SYNC_MS_TOO_GOOD:
-        fix = "see that this is a real disk (no tmpfs) and its cache has power protection"
-        return Finding("disk sync", WARN, f"{found}; too quick for a disk that keeps it", fix)
+        fix = "make sure that this is a real disk (not tmpfs) and its cache survives power loss"
+        return Finding("disk sync", WARN, f"{found}; too fast for a disk that really syncs", fix)
     if median > SYNC_MS_GOOD:
         return Finding(
             "disk sync", WARN, found, "an SSD, best with power-loss protection, is faster"
@@ -102,7 +102,7 @@ def judge_syncs(latencies_ms: list[float]) -> Finding:
 
 def look_at_certificates(tls: Path) -> Iterator[Finding]:
     if not tls.is_dir():
-        yield Finding("certificates", OK, "none yet: the first `twinbus serve` makes them")
+        yield Finding("certificates", OK, "none yet: the first `twinbus serve` creates them")
         return
     now = datetime.fromtimestamp(SystemClock().now().utc_ms / 1_000, UTC)
     for name, purpose in (("ca.pem", "development CA"), ("server.pem", "server certificate")):
@@ -118,14 +118,14 @@ def _certificate(path: Path, purpose: str, now: datetime) -> Finding:
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError):
-        fix = f"move {path.parent} away; the next `twinbus serve` makes new ones"
+        fix = f"move {path.parent} away; the next `twinbus serve` creates new ones"
         return Finding(purpose, BAD, f"{path} cannot be read", fix)
     ends = certificate.not_valid_after_utc
     days = int((ends - now).total_seconds() // _DAY_S)
     found = f"valid until {ends:%Y-%m-%d}, {days:,} days"
     fix = "restart the server: it renews its certificates when it starts"
     if certificate.not_valid_before_utc > now:
-        return Finding(purpose, BAD, "not valid yet", "set the clock, best by NTP")
+        return Finding(purpose, BAD, "not valid yet", "set the clock, preferably by NTP")
     if days < RENEWAL_DAYS:
         return Finding(purpose, BAD if days < 0 else WARN, found, fix)
     return Finding(purpose, OK, found)

@@ -50,7 +50,7 @@ def _build() -> Finding:
     build = twinbus.build()
     found = f"twinbus {twinbus.__version__}, {build}"
     if build == "pure":
-        fix = "for speed, install a compiled wheel, or unset TWINBUS_PURE; it works as it is"
+        fix = "for more speed, install a compiled wheel or unset TWINBUS_PURE; it works without"
         return Finding("build", WARN, found, fix)
     return Finding("build", OK, found)
 
@@ -94,5 +94,5 @@ def _clock() -> Finding:
     written_s = Path(twinbus.__file__).stat().st_mtime
     if now_s < written_s - _DAY_S:
         found = "set to a time before this package was installed"
-        return Finding("clock", BAD, found, "set the clock, best by NTP: tokens expire by it")
+        return Finding("clock", BAD, found, "set the clock, preferably by NTP: tokens expire by it")
     return Finding("clock", OK, "plausible")

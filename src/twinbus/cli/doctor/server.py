@@ -32,7 +32,7 @@ def look_at_ports(host: str, ports: Sequence[int]) -> Iterator[Finding]:
 
 def _port(host: str, port: int) -> Finding:
     check = f"port {port}"
-    choose = "choose another with `twinbus serve --port`, or stop what has it"
+    choose = "choose another with `twinbus serve --port`, or stop what uses it"
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, port), family=family):
@@ -44,8 +44,8 @@ def _port(host: str, port: int) -> Finding:
             return Finding(check, BAD, f"{host} cannot be used ({error.strerror})", "check --host")
     answer = ask_health(host, port, None)
     if answer is None:
-        return Finding(check, WARN, "something that is no twinbus has it", choose)
-    return Finding(check, OK, f"twinbus {answer.get('version', 'of an early version')} answers")
+        return Finding(check, WARN, "in use by something other than twinbus", choose)
+    return Finding(check, OK, f"twinbus {answer.get('version', '(an early version)')} answers")
 
 
 def ask_health(host: str, port: int | None, tls: ssl.SSLContext | None) -> dict[str, Any] | None:
@@ -80,11 +80,11 @@ def look_at_server(text: str) -> Iterator[Finding]:
         product = asyncio.run(_product(text))
     except TwinbusError as error:
         reason, _, fix = str(error).partition("; ")
-        fix = fix or "check key name and key: `twinbus env` prints those of a running server"
+        fix = fix or "check the key name and key: `twinbus env` prints those of a running server"
         yield Finding("server", BAD, reason, fix)
         return
     if product != twinbus.PRODUCT_NAME:
-        yield Finding("server", OK, "it answers, and is no twinbus")
+        yield Finding("server", OK, "it answers, but is not a twinbus")
         return
     tls = None if target.development_emulator else ssl.create_default_context()
     yield from _health(ask_health(target.host, target.port, tls))
@@ -97,13 +97,13 @@ async def _product(text: str) -> str | None:
 
 def _health(answer: dict[str, Any] | None) -> Iterator[Finding]:
     if answer is None:
-        fix = "let HTTP through to the same port: management and /health need it"
-        yield Finding("server", WARN, "it answers by AMQP, but not by HTTP", fix)
+        fix = "allow HTTP to the same port: management and /health need it"
+        yield Finding("server", WARN, "it answers over AMQP, but not over HTTP", fix)
         return
     version, status = answer.get("version"), answer.get("status")
     found = f"twinbus {version}, {status}"
     if status != "healthy":
-        fix = "`GET /health?detail` and `twinbus status` say which part is not well"
+        fix = "`GET /health?detail` and `twinbus status` show which part is unhealthy"
         yield Finding("server", BAD if status == "unhealthy" else WARN, found, fix)
     elif version != twinbus.__version__:
         fix = f"this is {twinbus.__version__}: use the same version on both sides"
@@ -117,10 +117,10 @@ def _skew(date: str | None) -> Finding:
     try:
         there_s = parsedate_to_datetime(date or "").timestamp()
     except ValueError:
-        return Finding("server clock", WARN, "not told", "")
+        return Finding("server clock", WARN, "not known", "")
     skew_s = abs(there_s - SystemClock().now().utc_ms / 1_000)
     if skew_s > SKEW_S_GOOD:
         state = BAD if skew_s > SKEW_S_MAX else WARN
-        fix = "set both clocks, best by NTP: tokens expire by them"
-        return Finding("server clock", state, f"{skew_s:,.0f} s away from this one", fix)
+        fix = "set both clocks, preferably by NTP: tokens expire by them"
+        return Finding("server clock", state, f"{skew_s:,.0f} s off from this one", fix)
     return Finding("server clock", OK, "the same as here")

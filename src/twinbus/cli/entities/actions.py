@@ -24,16 +24,16 @@ from twinbus.client.admin import AdminClient, Entry, Kind
 _SETTINGS: Final[dict[str, tuple[Callable[[str], object] | None, str]]] = {
     "LockDuration": (duration, "how long a receiver holds a message (60s)"),
     "MaxDeliveryCount": (int, "deliveries before dead-lettering (10)"),
-    "DefaultMessageTimeToLive": (duration, "longest life of a message (no limit)"),
+    "DefaultMessageTimeToLive": (duration, "maximum time to live of a message (no limit)"),
     "DeadLetteringOnMessageExpiration": (None, "keep expired messages in the dead-letter queue"),
-    "MaxSizeInMegabytes": (int, "room for messages, in each partition if there are any (1024)"),
+    "MaxSizeInMegabytes": (int, "space for messages, in each partition if partitioned (1024)"),
     "EnablePartitioning": (None, "spread it over 16 partitions in several stores"),
     "RequiresSession": (None, "deliver by session"),
-    "RequiresDuplicateDetection": (None, "drop messages whose id was seen before"),
+    "RequiresDuplicateDetection": (None, "drop messages with an id it has seen before"),
     "DuplicateDetectionHistoryTimeWindow": (duration, "how long message ids are remembered (10m)"),
     "ForwardTo": (str, "a queue or topic that gets every message (none)"),
     "ForwardDeadLetteredMessagesTo": (str, "a queue or topic that gets the dead letters (none)"),
-    "AutoDeleteOnIdle": (duration, "delete it when nobody has used it for so long (never)"),
+    "AutoDeleteOnIdle": (duration, "delete it after it was unused for this long (never)"),
     "UserMetadata": (str, "a note of your own"),
 }
 
@@ -63,7 +63,7 @@ class EntityCommand:
         create = self._add_action(actions, "create", f"create a {word}", self.create)
         self.add_settings(create)
         self._add_action(actions, "list", f"list all {word}s", self._list, self._names[:-1])
-        self._add_action(actions, "show", f"show what a {word} is set to", self._show)
+        self._add_action(actions, "show", f"show the settings of a {word}", self._show)
         self._add_action(actions, "delete", f"delete a {word}", self._delete)
 
     def _add_action(

@@ -23,19 +23,19 @@ class RuleCommand(EntityCommand):
         add_repeated(
             parser,
             "--correlation NAME=VALUE",
-            f"a property that must be equal: {', '.join(CORRELATION_NAMES)}",
+            f"a property that must have this value: {', '.join(CORRELATION_NAMES)}",
             _system_pair,
         )
         add_repeated(
-            parser, "--property NAME=VALUE", "an application property that must be this text", _pair
+            parser, "--property NAME=VALUE", "an application property that must equal this", _pair
         )
-        parser.add_argument("--false", action="store_true", help="no message at all")
+        parser.add_argument("--false", action="store_true", help="match no message")
         parser.add_argument(
             "--action",
             dest="sql_action",
             default="",
             metavar="STATEMENTS",
-            help="what to change: SET and REMOVE",
+            help="change matching messages: SET and REMOVE",
         )
 
     def create(self, options: argparse.Namespace) -> int:
@@ -57,7 +57,7 @@ def add_arguments(commands: Commands) -> None:
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise argparse.ArgumentTypeError(f"'{text}' is not NAME=VALUE")
+        raise argparse.ArgumentTypeError(f"'{text}' is not of the form NAME=VALUE")
     return name, value
 
 
@@ -66,6 +66,6 @@ def _system_pair(text: str) -> tuple[str, str]:
     known = _SYSTEM_NAMES.get(name.lower())
     if known is None:
         raise argparse.ArgumentTypeError(
-            f"'{name}' is none of {', '.join(CORRELATION_NAMES)}; for others take --property"
+            f"'{name}' is not one of {', '.join(CORRELATION_NAMES)}; for others use --property"
         )
     return known, value

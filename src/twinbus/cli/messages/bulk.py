@@ -30,14 +30,14 @@ Run = Callable[[argparse.Namespace, ManagementNode], Coroutine[None, None, None]
 
 def add_arguments(commands: Commands) -> None:
     """All four; `main` asks for them by any of their names."""
-    peek = _command(commands, "peek", _peek, f"so many messages at most ({PEEK_COUNT_DEFAULT})")
-    add_json(peek, "one document a line, as `twinbus send --json-lines` takes them")
+    peek = _command(commands, "peek", _peek, f"maximum number of messages ({PEEK_COUNT_DEFAULT})")
+    add_json(peek, "one document per line, as `twinbus send --json-lines` reads them")
     _add_subqueue(peek)
     for name, run in (("purge", _purge), ("undefer", _undefer)):
-        parser = _command(commands, name, run, "so many messages at most (all)")
+        parser = _command(commands, name, run, "maximum number of messages (all)")
         add_json(parser)
         _add_subqueue(parser)
-    replay = _command(commands, "replay", _replay, "so many messages at most (all)")
+    replay = _command(commands, "replay", _replay, "maximum number of messages (all)")
     add_json(replay)
     replay.add_argument(
         "--transfer",
@@ -45,7 +45,7 @@ def add_arguments(commands: Commands) -> None:
         action="store_const",
         const="/$Transfer/$DeadLetterQueue",
         default="/$DeadLetterQueue",
-        help="those that could not be forwarded",
+        help="messages that could not be forwarded",
     )
 
 
@@ -57,12 +57,12 @@ def _command(commands: Commands, name: str, run: Run, amount: str) -> argparse.A
         dest="states",
         action="append",
         choices=_STATES,
-        help="only messages in this state; may be given several times",
+        help="only messages in this state; may be repeated",
     )
-    parser.add_argument("--filter", metavar="SQL", help="only what a SQL filter matches")
+    parser.add_argument("--filter", metavar="SQL", help="only messages that match this SQL filter")
     parser.add_argument("--session", metavar="ID", help="only messages of this session")
     parser.add_argument(
-        "--before", type=moment, metavar="TIME", help="only enqueued before, as 2026-01-31T12:00Z"
+        "--before", type=moment, metavar="TIME", help="only enqueued before this: 2026-01-31T12:00Z"
     )
     parser.add_argument("--from", dest="start", type=int, metavar="N", help="first sequence number")
     parser.add_argument("--count", type=positive_count, metavar="N", help=amount)
@@ -74,8 +74,8 @@ def _command(commands: Commands, name: str, run: Run, amount: str) -> argparse.A
 def _add_subqueue(parser: argparse.ArgumentParser) -> None:
     parts = parser.add_mutually_exclusive_group()
     for option, path, purpose in (
-        ("--dead-letter", "/$DeadLetterQueue", "in the dead-letter queue"),
-        ("--transfer", "/$Transfer/$DeadLetterQueue", "those that could not be forwarded"),
+        ("--dead-letter", "/$DeadLetterQueue", "messages in the dead-letter queue"),
+        ("--transfer", "/$Transfer/$DeadLetterQueue", "messages that could not be forwarded"),
     ):
         parts.add_argument(
             option, dest="subqueue", action="store_const", const=path, default="", help=purpose

@@ -188,7 +188,7 @@ def encode_document(document: Document) -> bytes:
         annotations[wire_names.SCHEDULED_TIME] = Timestamp(_time_ms(scheduled))
     given = document.get("application_properties", {})
     if not isinstance(given, dict):
-        raise ConfigError('application_properties is no JSON object; write {"name": value}')
+        raise ConfigError('application_properties is not a JSON object; write {"name": value}')
     return encode_message(
         _encode_body(document),
         properties,
@@ -210,7 +210,7 @@ def _encode_body(document: Document) -> bytes:
     if kind == "sequence" and isinstance(body, list):
         return sequence_section([from_json(each) for each in body])
     if kind != "data":
-        raise ConfigError("body_type is not right; write data, value, or sequence for a list")
+        raise ConfigError("body_type is not valid; write data, value, or sequence for a list")
     # An object is most likely a document to be carried as it is.
     return data_section((body if isinstance(body, str) else json.dumps(body)).encode())
 
@@ -233,14 +233,14 @@ def from_json(value: Any) -> object:
             try:
                 return UUID(str(text)) if kind == "$uuid" else float(text)
             except (ValueError, TypeError):
-                raise ConfigError(f"{str(text)[:64]!r} is no {kind}; check the value") from None
+                raise ConfigError(f"{str(text)[:64]!r} is not a {kind}; check the value") from None
     return {name: from_json(each) for name, each in value.items()}
 
 
 def _text(document: Document, name: str) -> str | None:
     value = document.get(name)
     if value is not None and not isinstance(value, str):
-        raise ConfigError(f"{name} is no text; write it in quotes")
+        raise ConfigError(f"{name} is not text; write it in quotes")
     return value
 
 
@@ -251,7 +251,7 @@ def _id(document: Document, name: str) -> object:
         return ULong(value)
     if value is None or isinstance(value, str | bytes | UUID):
         return value
-    raise ConfigError(f"{name} is no id; write a text or a whole number")
+    raise ConfigError(f"{name} is not an id; write text or a whole number")
 
 
 def _time_to_live_ms(document: Document) -> int | None:
@@ -259,7 +259,7 @@ def _time_to_live_ms(document: Document) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError("time_to_live_ms is no time; write whole milliseconds above 0")
+        raise ConfigError("time_to_live_ms is not a duration; write whole milliseconds above 0")
     return min(value, _TIME_TO_LIVE_MS_MAX)
 
 
@@ -270,7 +270,7 @@ def _time_ms(text: str) -> int:
         if text.lstrip("-").isdecimal():  # beyond what has a name
             return int(text)
         raise ConfigError(
-            f"{text[:64]!r} is no time; write 2026-11-16T07:00:00Z (ISO 8601)"
+            f"{text[:64]!r} is not a time; write 2026-11-16T07:00:00Z (ISO 8601)"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
@@ -281,4 +281,4 @@ def _from_base64(text: object, name: str) -> bytes:
     try:
         return base64.b64decode(str(text), validate=True)
     except (binascii.Error, ValueError):
-        raise ConfigError(f"{name} is no base64; check that it is whole") from None
+        raise ConfigError(f"{name} is not base64; check that it is complete") from None

@@ -48,34 +48,32 @@ def add_arguments(commands: Commands) -> None:
     _add_amount(parser)
     session = parser.add_mutually_exclusive_group()
     add_option(session, "--session ID", "from this session")
-    session.add_argument(
-        "--next-session", action="store_true", help="from the next session that is free"
-    )
+    session.add_argument("--next-session", action="store_true", help="from the next free session")
     parser.add_argument(
         "--settle",
         choices=_SETTLEMENTS,
         default="complete",
         metavar="HOW",
-        help="complete (default), abandon, defer or dead-letter them",
+        help="how to settle them: complete (default), abandon, defer or dead-letter",
     )
     add_option(parser, "--reason TEXT", "why they are dead-lettered", default=_REASON_DEFAULT)
     parser.add_argument(
         "--receive-and-delete",
         action="store_true",
-        help="delete them as they are sent to us: quicker, and lost if we are",
+        help="delete them on delivery: faster, but a crash here loses them",
     )
     shape = parser.add_mutually_exclusive_group()
-    shape.add_argument("--raw", action="store_true", help="only the bodies, as they are, in lines")
-    shape.add_argument("--json", action="store_true", help="for programs: one document a line")
+    shape.add_argument("--raw", action="store_true", help="print only the bodies, one per line")
+    shape.add_argument("--json", action="store_true", help="print JSON: one document per line")
     add_connection_string(parser)
     parser.set_defaults(run=run)
 
 
 def _add_amount(parser: argparse.ArgumentParser) -> None:
     amount = parser.add_mutually_exclusive_group()
-    add_option(amount, "--count N", "so many at most (1)", positive_count, 1)
-    amount.add_argument("--all", action="store_true", help="all that are there")
-    amount.add_argument("--follow", action="store_true", help="until Ctrl-C, as they come")
+    add_option(amount, "--count N", "maximum number of messages (1)", positive_count, 1)
+    amount.add_argument("--all", action="store_true", help="every message there is")
+    amount.add_argument("--follow", action="store_true", help="keep receiving until Ctrl-C")
     add_option(
         parser, "--wait TIME", "how long to wait for the next one (3s)", span_ms, WAIT_MS_DEFAULT
     )
@@ -84,8 +82,8 @@ def _add_amount(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.receive_and_delete and options.settle != "complete":
         raise Nonsense(
-            "what is received and deleted is not there to be settled; "
-            "leave --settle out, or --receive-and-delete"
+            "a message that was received and deleted cannot be settled; "
+            "omit --settle or --receive-and-delete"
         )
     return run_connected(options, lambda bus: _Receiving(options).run(bus))
 
@@ -108,14 +106,14 @@ class _Receiving:
         except (OperationTimeout, SessionCannotBeLocked):
             if self._options.session is not None:
                 raise
-            print("no session with messages is free", file=sys.stderr)
+            print("no free session with messages", file=sys.stderr)
             return 0
         try:
             await self._receive(receiver)
         finally:
             await self._give_back(receiver)
         if not self._count:
-            print("no message came in time", file=sys.stderr)
+            print("no message arrived in time", file=sys.stderr)
         return 0
 
     async def _open(self, bus: BusConnection) -> Receiver:

@@ -40,14 +40,14 @@ _STANDARD_INPUT: Final = "-"
 _LINE_BYTES_MAX: Final = 256 * 1_048_576  # a message of the largest tier, as JSON
 # Option, name in the document, what it is.
 _TEXTS: Final = (
-    ("--message-id", "message_id", "its id; with --count, a number follows it"),
+    ("--message-id", "message_id", "its id; --count appends a number"),
     ("--session-id", "session_id", "the session it belongs to"),
     ("--partition-key", "partition_key", "messages with the same key stay in one partition"),
-    ("--correlation-id", "correlation_id", "the id of what it is about or answers"),
-    ("--subject", "subject", "what it is about, in a word; also called label"),
-    ("--content-type", "content_type", "what the body is: text/plain, application/json"),
-    ("--to", "to", "whom it is for; the bus does not look at it"),
-    ("--reply-to", "reply_to", "where an answer is expected"),
+    ("--correlation-id", "correlation_id", "id of the message it answers or relates to"),
+    ("--subject", "subject", "a short description; also called label"),
+    ("--content-type", "content_type", "type of the body: text/plain, application/json"),
+    ("--to", "to", "intended receiver; the bus ignores it"),
+    ("--reply-to", "reply_to", "where to send an answer"),
 )
 
 
@@ -59,24 +59,24 @@ def add_arguments(commands: Commands) -> None:
     )
     add_option(parser, "--file FILE", "read the body, or the messages, from this file", Path)
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--lines", action="store_true", help="one message for each line")
+    form.add_argument("--lines", action="store_true", help="one message per line")
     form.add_argument(
         "--json-lines",
         action="store_true",
-        help="one message for each line, a JSON object as `twinbus peek --json` prints it",
+        help="one message per line, a JSON object as `twinbus peek --json` prints it",
     )
-    add_option(parser, "--count N", "send it so many times (1)", positive_count, 1)
+    add_option(parser, "--count N", "send it this many times (1)", positive_count, 1)
     add_repeated(
         parser,
         "--property NAME=VALUE",
-        "an application property; true, false and numbers are taken as such, what is in "
-        'quotes ("7") as text; may be repeated',
+        "an application property; true, false and numbers keep their type, quotes make "
+        'text of them ("7"); may be repeated',
         key_value,
     )
     for option, name, purpose in _TEXTS:
         parser.add_argument(option, dest=name, metavar="TEXT", help=purpose)
-    add_option(parser, "--ttl TIME", "time to live: 30s, 5m, 2h (that of the entity)", span_ms)
-    add_option(parser, "--at TIME", "schedule it for then: 2026-11-16T07:00:00Z", moment)
+    add_option(parser, "--ttl TIME", "time to live: 30s, 5m, 2h (the entity's default)", span_ms)
+    add_option(parser, "--at TIME", "schedule it for this time: 2026-11-16T07:00:00Z", moment)
     add_connection_string(parser)
     add_json(parser)
     parser.set_defaults(run=run)
@@ -85,9 +85,9 @@ def add_arguments(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.body is not None:
         if options.file is not None:
-            raise Nonsense("both a BODY and --file; leave one of them out")
+            raise Nonsense("both a BODY and --file; omit one of them")
         if options.lines or options.json_lines:
-            raise Nonsense("both a BODY and lines; leave BODY out, or --lines and --json-lines")
+            raise Nonsense("both a BODY and lines; omit BODY, or --lines and --json-lines")
     with _open(options) as stream:
         messages = _messages(options, stream)
         sending = _Sending(options)
@@ -157,14 +157,14 @@ def _property(text: str) -> object:
 
 def _whole(stream: BinaryIO) -> bytes:
     if stream.isatty():
-        print("the body, then Ctrl-D:", file=sys.stderr)
+        print("type the body, then Ctrl-D:", file=sys.stderr)
     return stream.read()
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
     while line := stream.readline(_LINE_BYTES_MAX + 1):
         if len(line) > _LINE_BYTES_MAX:
-            raise ConfigError("a line is longer than any message; give --file a file of lines")
+            raise ConfigError("a line is longer than any message; set --file to a file of lines")
         yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
@@ -181,9 +181,9 @@ def _read_object(line: bytes) -> Document:
     try:
         document = json.loads(line)
     except ValueError as error:
-        raise ConfigError(f"no JSON ({error}); write one object, such as {_EXAMPLE}") from None
+        raise ConfigError(f"not JSON ({error}); write one object, such as {_EXAMPLE}") from None
     if not isinstance(document, dict):
-        raise ConfigError(f"no JSON object; write one, such as {_EXAMPLE}")
+        raise ConfigError(f"not a JSON object; write one, such as {_EXAMPLE}")
     return document
 
 

@@ -50,8 +50,8 @@ class Backlog:
                 )
         if not found:
             raise ConfigError(
-                f"the secondary has no queue {self.prefix}0: no pair of this primary was set up; "
-                "if it is known by another name, give --primary-name"
+                f"the secondary has no queue {self.prefix}0: no pair was set up for this primary; "
+                "if it has another name there, pass --primary-name"
             )
         return [found[index] for index in sorted(found)]
 

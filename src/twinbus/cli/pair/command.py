@@ -19,15 +19,15 @@ PRIMARY: Final = f"{CONNECTION_STRING}_PRIMARY"
 SECONDARY: Final = f"{CONNECTION_STRING}_SECONDARY"
 # Each action and its module in this package.
 _ACTIONS: Final = {
-    "status": ("status", "show what waits in the backlog queues, and for whom"),
-    "syphon": ("syphon", "bring the backlog home until Ctrl-C"),
-    "drain": ("syphon", "bring the backlog home until it is empty"),
+    "status": ("status", "show the messages in the backlog queues, by destination"),
+    "syphon": ("syphon", "move the backlog to the primary until Ctrl-C"),
+    "drain": ("syphon", "move the backlog to the primary until it is empty"),
 }
 # Longer than a destination that is down rests, and than two locks of a backlog queue.
 PATIENCE_S: Final = 150
 _DRAIN_CODES: Final = (
-    "Exit code 0: the backlog is empty, everything was delivered.  3: something was dead-lettered, "
-    "or is left because its destination does not take it."
+    "Exit code 0: the backlog is empty, everything was delivered.  3: messages were dead-lettered, "
+    "or are left because their destination does not accept them."
 )
 
 
@@ -51,26 +51,26 @@ def add_restored_time_to_live(parser: argparse.ArgumentParser) -> None:
         "--restored-time-to-live",
         choices=("original", "remaining"),
         default="original",
-        help="what messages with a time to live get: all of it again, or what is left",
+        help="what messages with a time to live get: all of it again, or the rest",
     )
 
 
 def add_patience(parser: argparse.ArgumentParser) -> None:
-    purpose = f"give up when nothing has moved for so long ({PATIENCE_S}s)"
+    purpose = f"give up when nothing has moved for this long ({PATIENCE_S}s)"
     add_option(parser, "--patience TIME", purpose, _seconds, PATIENCE_S)
 
 
 def add_pair(parser: argparse.ArgumentParser) -> None:
     """Which pair it is about; `take_connection_strings` follows."""
     for option, variable, purpose in (
-        ("--primary", PRIMARY, "where messages belong"),
-        ("--secondary", SECONDARY, "where their backlog is"),
+        ("--primary", PRIMARY, "the primary"),
+        ("--secondary", SECONDARY, "the secondary, which has the backlog"),
     ):
         text = f"connection string of {purpose} (default: ${variable})"
         add_option(parser, f"{option} TEXT", text)
-    text = "what the backlog queues' names begin with (what the primary's host name begins with)"
+    text = "the primary's name in the names of backlog queues (from its host name)"
     add_option(parser, "--primary-name NAME", text)
-    text = "only the first N backlog queues (all that are there)"
+    text = "only the first N backlog queues (all of them)"
     add_option(parser, "--backlog-queues N", text, _count)
 
 
@@ -83,14 +83,14 @@ def take_connection_strings(options: argparse.Namespace) -> None:
 def _count(text: str) -> int:
     count = int(text)
     if count < 1:
-        raise argparse.ArgumentTypeError(f"{count} backlog queues; take 1 or more")
+        raise argparse.ArgumentTypeError(f"{count} backlog queues; use 1 or more")
     return count
 
 
 def _seconds(text: str) -> int:
     match = re.fullmatch(r"(\d{1,9})(s|m|h)", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"'{text[:64]}' is no time; write 30s, 5m or 2h")
+        raise argparse.ArgumentTypeError(f"'{text[:64]}' is not a duration; write 30s, 5m or 2h")
     return int(match[1]) * {"s": 1, "m": 60, "h": 3_600}[match[2]]
 
 
@@ -105,7 +105,7 @@ def _run(options: argparse.Namespace) -> int:
         if not (error.name or "").startswith("azure"):
             raise
         raise ConfigError(
-            "pairing stands on the official SDK, which is not installed; "
+            "pairing builds on the official SDK, which is not installed; "
             "pip install 'twinbus[pairing]'"
         ) from error
     return run(options)
@@ -114,6 +114,6 @@ def _run(options: argparse.Namespace) -> int:
 def _connection_string(given: str | None, option: str, variable: str) -> str:
     text = given or os.environ.get(variable, "")
     if not text:
-        raise ConfigError(f"no connection string; give {option} or set {variable}")
+        raise ConfigError(f"no connection string; pass {option} or set {variable}")
     ConnectionString.parse(text)  # complains in words, and without the key
     return text

@@ -133,7 +133,7 @@ class _Run:
         try:
             self._take_counts(await asyncio.to_thread(self._backlog.queues))
         except TwinbusError as error:
-            self._progress.say(f"what is left is not known: {error}")
+            self._progress.say(f"cannot tell what is left: {error}")
         outcome = self._outcome()
         self._progress.finish()
         if self._options.json:

@@ -20,38 +20,38 @@ from twinbus.cli.printing import print_json
 from twinbus.cli.progress import Progress, Rate
 from twinbus.clock import SystemClock
 
-PURPOSE: Final = "the messages of entities into Parquet, by entity, date and hour, each once"
+PURPOSE: Final = "write messages to Parquet, by entity, date and hour, each exactly once"
 _SUB_QUEUES: Final = ("none", "deadLetter", "transferDeadLetter")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
     add_repeated(which, "--entity PATH", "orders, or topic/Subscriptions/name; may be repeated")
-    add_option(which, "--pattern REGEX", "entities whose whole path matches")
+    add_option(which, "--pattern REGEX", "entities whose whole path matches this")
     parser.add_argument(
-        "--sub-queue", choices=_SUB_QUEUES, default="none", help="of each entity (none)"
+        "--sub-queue", choices=_SUB_QUEUES, default="none", help="subqueue of each entity (none)"
     )
-    add_option(parser, "--to DIR", "directory or URL of the files", required=True)
+    add_option(parser, "--to DIR", "directory or URL for the files", required=True)
     add_option(
         parser,
         "--name NAME",
-        "tells captures into one directory apart; the same name goes on with it (capture)",
+        "name of this capture in the directory; use it again to continue (capture)",
         default="capture",
     )
-    add_option(parser, "--format NAME", "parquet, json, orc, … (parquet)")
+    add_option(parser, "--format NAME", "file format: parquet, json, orc, … (parquet)")
     add_repeated(
         parser,
         "--format-option KEY=VALUE",
         "an option of the format, such as compression=gzip; may be repeated",
         key_value,
     )
-    parser.add_argument("--delete", action="store_true", help="delete what has been captured")
-    parser.add_argument("--once", action="store_true", help="capture what is there, then end")
-    add_option(parser, "--interval SECONDS", "between two batches (10)", positive_number, 10.0)
+    parser.add_argument("--delete", action="store_true", help="delete messages once captured")
+    parser.add_argument("--once", action="store_true", help="capture what is there, then exit")
+    add_option(parser, "--interval SECONDS", "time between two batches (10)", positive_number, 10.0)
     add_option(
         parser,
         "--max-per-batch N",
-        "messages in a batch, which all tasks together hold in memory (100,000)",
+        "messages in a batch, held in memory by all tasks together (100,000)",
         positive_count,
         100_000,
     )

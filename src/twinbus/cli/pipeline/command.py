@@ -46,13 +46,13 @@ def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(
         group,
         "--master URL",
-        "the cluster, for example spark://host:7077 (Spark inside this command)",
+        "cluster to use, for example spark://host:7077 (Spark in this process)",
     )
     add_repeated(
-        group, "--conf KEY=VALUE", "a setting of Spark's; may be given several times", _setting
+        group, "--conf KEY=VALUE", "a Spark configuration setting; may be repeated", _setting
     )
     add_json(group)
-    group.add_argument("--quiet", action="store_true", help="no progress, only the result")
+    group.add_argument("--quiet", action="store_true", help="print only the result, no progress")
 
 
 def open_session_for(options: argparse.Namespace, name: str) -> "SparkSession":
@@ -65,7 +65,7 @@ def open_session_for(options: argparse.Namespace, name: str) -> "SparkSession":
 def _setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not key or not equals:
-        raise argparse.ArgumentTypeError(f"'{text[:64]}' is no KEY=VALUE")
+        raise argparse.ArgumentTypeError(f"'{text[:64]}' is not of the form KEY=VALUE")
     return key, value
 
 
@@ -77,5 +77,5 @@ def _run(options: argparse.Namespace) -> int:
         if (error.name or "").split(".")[0] not in _SPARK:
             raise
         raise ConfigError(
-            "the pipeline stands on Spark, which is not installed; pip install 'twinbus[spark]'"
+            "the pipeline builds on Spark, which is not installed; pip install 'twinbus[spark]'"
         ) from error

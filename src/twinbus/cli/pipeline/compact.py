@@ -16,15 +16,15 @@ from twinbus.clock import SystemClock
 if TYPE_CHECKING:  # Spark is loaded when it is needed
     from twinbus.pipeline.jobs.compact import Compacted
 
-PURPOSE: Final = "the small files of a capture's past hours become few large ones"
+PURPOSE: Final = "merge the small files of a capture's past hours into a few large ones"
 FILE_MIB_DEFAULT: Final = 128
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="DIR", help="of `twinbus pipeline capture`")
+    parser.add_argument("directory", metavar="DIR", help="directory of `twinbus pipeline capture`")
     purpose = f"size of the files to make ({FILE_MIB_DEFAULT})"
     add_option(parser, "--file-mib N", purpose, positive_count, FILE_MIB_DEFAULT)
-    parser.add_argument("--dry-run", action="store_true", help="only say what there is to do")
+    parser.add_argument("--dry-run", action="store_true", help="only print what it would do")
     add_spark_arguments(parser)
 
 

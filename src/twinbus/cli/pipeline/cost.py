@@ -28,14 +28,14 @@ from twinbus.metered import iso
 if TYPE_CHECKING:  # Spark is loaded when it is needed
     from twinbus.pipeline.jobs.cost import Bill
 
-PURPOSE: Final = "what was metered in one or many namespaces, priced, with pairing apart"
+PURPOSE: Final = "price the metered usage of one or more namespaces, with pairing apart"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    purpose = "a server's data directory, or a copy of it anywhere Spark reads; may be repeated"
+    purpose = "a server's data directory, or a copy of it anywhere Spark can read; may be repeated"
     add_option(parser, "--data DIR", purpose, action="append", required=True)
     add_selection(parser)
-    add_option(parser, "--details DIR", "write every day, namespace, entity and kind, as Parquet")
+    add_option(parser, "--details DIR", "write all days, namespaces, entities and kinds as Parquet")
     add_option(parser, "--html FILE", "write a report with plots", Path)
     add_spark_arguments(parser)
 
@@ -48,9 +48,9 @@ def run(options: argparse.Namespace) -> int:
     prices = read_prices(options.prices)
     directories = [meter_directory(data) for data in options.data]
     if len(set(directories)) < len(directories):
-        raise ConfigError("the same --data is given twice; it would be counted twice")
+        raise ConfigError("the same --data is given twice; name each directory once")
     if options.details is not None and Path(options.details).exists():
-        raise ConfigError(f"{options.details} is there already; give --details a new directory")
+        raise ConfigError(f"{options.details} already exists; set --details to a new directory")
     spark = open_session_for(options, "twinbus cost")
     since_ms = 0 if options.since is None else options.since
     until_ms = END_OF_TIME_MS if options.until is None else options.until
@@ -78,7 +78,7 @@ def _show(found: "Bill", prices: Prices, options: argparse.Namespace) -> None:
     if options.json:
         print_json(_document(found, prices))
     elif not found.months:
-        print("nothing was metered in this time")
+        print("nothing was metered in this period")
     else:
         _print(found, prices)
 

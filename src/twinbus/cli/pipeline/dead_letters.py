@@ -26,19 +26,19 @@ if TYPE_CHECKING:  # Spark is loaded when it is needed
 
     from twinbus.pipeline.jobs.dead_letters import DeadLetterQueues, Resubmitted
 
-PURPOSE: Final = "dead letters: why, where, since when; resubmit or export some of them"
+PURPOSE: Final = "show why messages were dead-lettered; resubmit or export some"
 SAMPLES_DEFAULT: Final = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-    show = _action(actions, "show", "by entity, reason and kind of description, with samples")
-    add_option(show, "--samples N", "of each kind (2)", int, SAMPLES_DEFAULT)
+    show = _action(actions, "show", "count by entity, reason and kind of description, with samples")
+    add_option(show, "--samples N", "samples of each kind (2)", int, SAMPLES_DEFAULT)
     add_option(show, "--html FILE", "write a report with plots", Path)
-    resubmit = _action(actions, "resubmit", "send a selection again and remove it from here")
-    add_option(resubmit, "--to ENTITY", "elsewhere (back into the entity in which they were)")
-    add_option(resubmit, "--limit N", "so many at most, the oldest first", positive_count)
-    export = _action(actions, "export", "write a selection into files; changes nothing here")
+    resubmit = _action(actions, "resubmit", "send selected ones again and delete them here")
+    add_option(resubmit, "--to ENTITY", "another entity (default: the one they were in)")
+    add_option(resubmit, "--limit N", "maximum number, oldest first", positive_count)
+    export = _action(actions, "export", "write selected ones to files; changes nothing here")
     add_option(export, "--to DIR", "a new directory or URL", required=True)
     add_option(export, "--format NAME", "parquet, json, orc, …", default="parquet")
 
@@ -47,10 +47,10 @@ def _action(actions: Any, name: str, purpose: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = actions.add_parser(name, help=purpose, description=purpose)
     which = parser.add_mutually_exclusive_group(required=True)
     add_repeated(which, "--entity PATH", "orders, or topic/Subscriptions/name; may be repeated")
-    which.add_argument("--all", action="store_true", help="of every entity in the namespace")
-    parser.add_argument("--transfer", action="store_true", help="those that were not forwarded")
-    add_option(parser, "--where SQL", "over the columns of a message")
-    add_option(parser, "--since TIME", "enqueued then or later", moment)
+    which.add_argument("--all", action="store_true", help="every entity in the namespace")
+    parser.add_argument("--transfer", action="store_true", help="what could not be forwarded")
+    add_option(parser, "--where SQL", "condition over the columns of a message")
+    add_option(parser, "--since TIME", "enqueued since then", moment)
     add_connection_string(parser)
     add_spark_arguments(parser)
     return parser
@@ -100,7 +100,7 @@ def _resubmit(options: argparse.Namespace, queues: "DeadLetterQueues", letters: 
     from twinbus.pipeline.jobs.dead_letters import MoveTask, ReturnTask, oldest, resubmit  # noqa: PLC0415
 
     if options.where is None and options.since is None and options.limit is None and options.all:
-        raise ConfigError("that would be all dead letters of all entities; say so by --where true")
+        raise ConfigError("that is every dead letter of every entity; confirm with --where true")
     task: MoveTask | ReturnTask = ReturnTask(queues)
     if options.to is not None:
         _check_destination(options.to, queues)
@@ -116,8 +116,8 @@ def _check_destination(destination: str, queues: "DeadLetterQueues") -> None:
         return
     if drops_known_ids(queues.connection_string, destination):
         raise ConfigError(
-            f"{destination[:64]} detects duplicates, and would drop messages that it had before; "
-            "leave out --to, and they go back past the detection"
+            f"{destination[:64]} detects duplicates, and would drop messages that it has seen; "
+            "omit --to to put them back without detection"
         )
 
 
@@ -133,8 +133,8 @@ def _tell(outcome: "Sequence[Resubmitted]", is_json: bool) -> int:
         print(f"{removed:,} dead letters resubmitted")
         if left:
             print(
-                f"{left:,} more are locked or were taken by somebody, or lack the session id that "
-                "their entity needs; to resubmit once more sends nothing twice"
+                f"{left:,} more are locked, were taken by another receiver, or lack the session id "
+                "that their entity needs; it is safe to resubmit again: nothing is sent twice"
             )
     return NO if left else 0
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # Spark is loaded when it is needed
     from twinbus.pipeline.jobs.ledgers import Ledger, Side, Source
     from twinbus.pipeline.jobs.reconcile import Outcome
 
-PURPOSE: Final = "what was sent against what arrived: lost, duplicated, altered, out of order"
+PURPOSE: Final = "compare what was sent with what arrived: lost, duplicated, altered, out of order"
 _SIDES: Final = ("sent", "arrived")
 _ALLOWED: Final = ("lost", "duplicated", "unexpected", "altered", "out_of_order", "without_id")
 _COLUMNS: Final = {
@@ -47,19 +47,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_option(parser, f"--{side} SOURCE", purpose, action="append", required=True)
     add_connection_string(parser)
     for side in _SIDES:
-        add_option(parser, f"--{side}-connection-string TEXT", f"for entities that are {side}")
+        add_option(parser, f"--{side}-connection-string TEXT", f"for entities of --{side}")
     parser.add_argument(
-        "--match-entity", action="store_true", help="the same id at two entities is two messages"
+        "--match-entity", action="store_true", help="count the same id at two entities twice"
     )
     parser.add_argument(
         "--allow",
         action="append",
         default=[],
         choices=_ALLOWED,
-        help="what is reported but no reason for exit code 3; may be repeated",
+        help="report this without exit code 3; may be repeated",
     )
-    parser.add_argument("--allow-empty", action="store_true", help="a side may have no messages")
-    add_option(parser, "--details DIR", "write each id in question, as Parquet")
+    parser.add_argument("--allow-empty", action="store_true", help="allow a side without messages")
+    add_option(parser, "--details DIR", "write ids with differences as Parquet")
     add_option(parser, "--html FILE", "write a report with plots", Path)
     for side in _SIDES:
         group = parser.add_argument_group(f"columns of --{side}, where they have other names")
@@ -107,9 +107,9 @@ def _check_outputs(options: argparse.Namespace) -> None:
     if details is not None and "://" not in details:
         path = Path(details)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise ConfigError(f"{path} is there already; give --details a new or empty directory")
+            raise ConfigError(f"{path} already exists; set --details to a new or empty directory")
     if options.html is not None and not options.html.absolute().parent.is_dir():
-        raise ConfigError(f"{options.html.parent} is no directory; check --html")
+        raise ConfigError(f"{options.html.parent} is not a directory; check --html")
 
 
 def _ledger(
@@ -133,7 +133,7 @@ def _refuse_empty(outcome: "Outcome", options: argparse.Namespace) -> None:
     for side, is_empty in (("sent", outcome.is_sent_empty), ("arrived", outcome.is_arrived_empty)):
         if is_empty:
             shown = ", ".join(getattr(options, side))
-            raise ConfigError(f"--{side} {shown}: nothing is there; --allow-empty if that is right")
+            raise ConfigError(f"--{side} {shown}: no messages; add --allow-empty if that is right")
 
 
 def _show(

@@ -29,19 +29,19 @@ from twinbus.metered import iso
 if TYPE_CHECKING:  # Spark is loaded when it is needed
     from twinbus.pipeline.jobs.replay import Flow, Replay, ReplaySettings, Step
 
-PURPOSE: Final = "messages of a capture into any entity: by filter, time, mapping and pace"
+PURPOSE: Final = "send captured messages to any entity: by filter, time, mapping and pace"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="directory", required=True, metavar="DIR", help="a capture")
-    add_option(parser, "--format NAME", "of the files, where nothing tells it")
-    add_option(parser, "--to ENTITY", "for everything that is not mapped")
-    add_repeated(parser, "--map OLD=NEW", "what was in OLD goes to NEW; may be repeated", key_value)
-    add_option(parser, "--map-file FILE", "lines of OLD=NEW", Path)
-    add_option(parser, "--filter SQL", "over the columns of a message")
-    add_option(parser, "--from-time TIME", "enqueued then or later, in UTC", moment)
-    add_option(parser, "--to-time TIME", "enqueued before", moment)
-    add_option(parser, "--rate N", "messages a second at most", positive_number, 0.0)
+    add_option(parser, "--format NAME", "format of the files, if it cannot be told from them")
+    add_option(parser, "--to ENTITY", "destination of everything that is not mapped")
+    add_repeated(parser, "--map OLD=NEW", "send messages of OLD to NEW; may be repeated", key_value)
+    add_option(parser, "--map-file FILE", "file with lines of OLD=NEW", Path)
+    add_option(parser, "--filter SQL", "condition over the columns of a message")
+    add_option(parser, "--from-time TIME", "enqueued at this time or later, in UTC", moment)
+    add_option(parser, "--to-time TIME", "enqueued before this time", moment)
+    add_option(parser, "--rate N", "maximum messages a second", positive_number, 0.0)
     pace = parser.add_mutually_exclusive_group()
     pace.add_argument(
         "--keep-pace",
@@ -49,16 +49,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_const",
         const=1.0,
         default=0.0,
-        help="with the time between messages that was between them",
+        help="keep the original time between messages",
     )
-    add_option(pace, "--speed X", "the same, so many times quicker", positive_number)
+    add_option(pace, "--speed X", "like --keep-pace, this many times as fast", positive_number)
     parser.add_argument(
         "--as-scheduled",
         action="store_true",
-        help="send at once, scheduled for the time of --keep-pace or --speed",
+        help="send all at once, scheduled at the pace of --keep-pace or --speed",
     )
-    add_option(parser, "--id NAME", "of this replay; the same once more goes on with it")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be sent")
+    add_option(parser, "--id NAME", "id of this replay; use it again to continue")
+    parser.add_argument("--dry-run", action="store_true", help="only print what it would send")
     add_connection_string(parser)
     add_spark_arguments(parser)
 
@@ -69,9 +69,9 @@ def run(options: argparse.Namespace) -> int:
 
     mapping = _mapping(options)
     if not options.to and not mapping:
-        raise ConfigError("nothing says where to; give --to ENTITY, or --map OLD=NEW")
+        raise ConfigError("no destination; pass --to ENTITY or --map OLD=NEW")
     if options.as_scheduled and not options.speed:
-        raise ConfigError("--as-scheduled alone has no pace to keep; give --keep-pace or --speed")
+        raise ConfigError("--as-scheduled alone has no pace; add --keep-pace or --speed")
     settings = ReplaySettings(
         connection_string="" if options.dry_run else connection_string(options),
         directory=options.directory,
@@ -124,7 +124,7 @@ def _check(flows: "Sequence[Flow]") -> None:
     lost = sorted({flow.entity for flow in flows if flow.destination is None})
     if lost:
         shown = ", ".join(lost[:5]) + (" …" if len(lost) > 5 else "")
-        raise ConfigError(f"nothing says where messages of {shown} go; --to, --map or --filter")
+        raise ConfigError(f"no destination for messages of {shown}; use --to, --map or --filter")
 
 
 def _print_flows(flows: "Sequence[Flow]", is_json: bool) -> None:

@@ -29,30 +29,30 @@ if TYPE_CHECKING:  # at run time, loading them is left to the run
     from twinbus.cli.pair.backlog import Backlog
     from twinbus.pipeline.jobs.syphon import Totals
 
-PURPOSE: Final = "bring a large backlog of a pair home"
+PURPOSE: Final = "move a pair's large backlog to the primary"
 COUNT_MS: Final = 2_000  # between two looks at the counts of the backlog queues
 _SHOWN_DESTINATIONS_MAX: Final = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "Exit code with --once: 0: the backlog is empty, everything was delivered.  3: something "
-        "was dead-lettered, or is left because its destination does not take it."
+        "Exit code with --once: 0: the backlog is empty, everything was delivered.  3: messages "
+        "were dead-lettered, or are left because their destination does not accept them."
     )
     add_pair(parser)
     add_restored_time_to_live(parser)
-    parser.add_argument("--once", action="store_true", help="until the backlog is empty, then end")
+    parser.add_argument("--once", action="store_true", help="exit when the backlog is empty")
     add_patience(parser)
-    purpose = "where the rounds are counted (a place of its own for each pair in the user's state)"
+    purpose = "directory for progress (one for each pair in the user's state directory)"
     add_option(parser, "--checkpoint DIR", purpose)
-    add_option(parser, "--ledger DIR", "write what was done to Parquet files here")
-    purpose = "messages of a backlog queue between two reports (50,000)"
+    add_option(parser, "--ledger DIR", "write a record to Parquet files here")
+    purpose = "messages of a backlog queue that a task moves before it reports (50,000)"
     add_option(parser, "--max-per-task N", purpose, positive_count, 50_000)
     parser.add_argument(
         "--operations",
         choices=("auto", "twinbus", "standard"),
         default="auto",
-        help="how the secondary is read: as a twinbus, or as any Service Bus (auto)",
+        help="how to read the secondary: as a twinbus, or as any Service Bus (auto)",
     )
     add_spark_arguments(parser)
 
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
         from twinbus.cli.pair.backlog import Backlog  # noqa: PLC0415  loads the SDK
     except ImportError as error:
         raise ConfigError(
-            "the syphon shares the rules of pairs, which stand on the official SDK; "
+            "the syphon shares the rules of pairs, which need the official SDK; "
             "pip install 'twinbus[spark,pairing]'"
         ) from error
     from twinbus.pipeline.jobs.syphon import (  # noqa: PLC0415  loads Spark
@@ -137,7 +137,7 @@ class _Shown:
         held_for = self._totals.held_for
         for path, reason in held_for.items():
             if path not in self._told_held:
-                self._say(f"{path} does not take its {self._totals.held[path]:,} now: {reason}")
+                self._say(f"{path} does not accept its {self._totals.held[path]:,} now: {reason}")
         self._told_held = dict(held_for)
 
     def between(self, is_asked_to_stop: Callable[[], bool]) -> Callable[[], bool]:
@@ -161,7 +161,7 @@ class _Shown:
         try:
             self._count()
         except TwinbusError as error:
-            self._say(f"what is left is not known: {error}")
+            self._say(f"cannot tell what is left: {error}")
         totals = self._totals
         dead = max(totals.dead_letter_count, self._dead_letters - self._dead_letters_first)
         self.progress.finish()

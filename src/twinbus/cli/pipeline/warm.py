@@ -6,7 +6,7 @@ from typing import Final
 from twinbus.cli.arguments import add_json
 from twinbus.cli.printing import print_json
 
-PURPOSE: Final = "make later starts quicker: about a minute once, 200 MB in the user's cache"
+PURPOSE: Final = "speed up later starts: takes about a minute once, and 200 MB in the user's cache"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"archive": None if path is None else str(path)})
     elif path is None:
-        print("nothing to make: this Java has no archives of classes, or this Spark is your own")
+        print("nothing to do: this Java has no class archives, or this Spark is your own")
     else:
         print(path)
     return 0

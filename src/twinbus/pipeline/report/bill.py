@@ -15,7 +15,7 @@ from twinbus.pipeline.report.svg import Html, Series, bars, columns, legend
 PAIRING: Final = (
     ("into_backlog", "messages into backlog queues", "s1"),
     ("out_of_backlog", "messages out of backlog queues", "s2"),
-    ("polls", "polls of backlog queues that brought nothing", "s3"),
+    ("polls", "polls of backlog queues that found nothing", "s3"),
     ("pings", "pings", "s4"),
     ("management", "management of backlog queues", "s5"),
 )
