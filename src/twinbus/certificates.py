@@ -60,8 +60,8 @@ def server_context(
             context.load_cert_chain(config.certificate, config.key)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
-                f"{config.certificate} and {config.key} are no certificate and its key ({error}); "
-                "give --certificate and --certificate-key as PEM files"
+                f"{config.certificate} and {config.key} are not a certificate and key ({error}); "
+                "set --certificate and --certificate-key to PEM files"
             ) from error
     if config.client_ca is not None:
         # Optional: others may still come with a token.
@@ -70,7 +70,7 @@ def server_context(
             context.load_verify_locations(config.client_ca)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
-                f"{config.client_ca} is no certificate authority ({error}); give --client-ca as PEM"
+                f"{config.client_ca} is not a CA in PEM ({error}); set --client-ca to one"
             ) from error
     return context
 
@@ -101,7 +101,7 @@ def ca_certificate(data_dir: Path) -> Path:
     """Where the CA's certificate is."""
     path = data_dir / "tls" / "ca.pem"
     if not path.exists():
-        raise ConfigError(f"{path} is missing; start a server once to make it")
+        raise ConfigError(f"{path} is missing; start a server once to create it")
     return path
 
 

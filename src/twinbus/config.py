@@ -71,12 +71,12 @@ class RuleConfig:
                 or ";" in text
             ):
                 raise ConfigError(
-                    "names and keys of authorization rules have 1 to "
+                    "names and keys of authorization rules must have 1 to "
                     f"{SHARED_ACCESS_CHARS_MAX} printable characters and no `;`; choose others"
                 )
         if not self.rights or not set(self.rights) <= set(RIGHTS):
             raise ConfigError(
-                f"authorization rule {self.name}: rights are some of {', '.join(RIGHTS)}"
+                f"authorization rule {self.name}: rights must be some of {', '.join(RIGHTS)}"
             )
 
 
@@ -117,7 +117,9 @@ class Identity:
     def __post_init__(self) -> None:
         check_namespace(self.namespace)
         if not 1 <= len(self.rules) <= SHARED_ACCESS_RULES_MAX:
-            raise ConfigError(f"a namespace has 1 to {SHARED_ACCESS_RULES_MAX} authorization rules")
+            raise ConfigError(
+                f"a namespace needs 1 to {SHARED_ACCESS_RULES_MAX} authorization rules"
+            )
         if len({rule.name for rule in self.rules}) < len(self.rules):
             raise ConfigError("two authorization rules have the same name; rename one")
 
@@ -147,14 +149,12 @@ class TlsConfig:
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
-            raise ConfigError("--certificate and --certificate-key belong together; give both")
+            raise ConfigError("--certificate and --certificate-key belong together; pass both")
         if self.client_rights and self.client_ca is None:
-            raise ConfigError("--client-rights needs --client-ca, whose certificates have them")
+            raise ConfigError("--client-rights needs --client-ca, which signs the certificates")
         for name, rights in self.client_rights:
             if not name or not rights or not set(rights) <= set(RIGHTS):
-                raise ConfigError(
-                    f"client rights are written NAME={','.join(RIGHTS)} or some of these"
-                )
+                raise ConfigError(f"client rights must be NAME={','.join(RIGHTS)} or some of these")
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class ServerConfig:
         _check_brokers(self.brokers)
         _check_stores(self.data_dir, self.store_paths)
         if self.broker_timeout_s <= 0 or self.broker_well_s < 0:
-            raise ConfigError("a broker has to have some time to show that it lives")
+            raise ConfigError("broker_timeout_s must be above 0, broker_well_s 0 or more")
         for port in (self.port, *self.extra_ports):
             if not 0 <= port <= PORT_MAX:
                 raise ConfigError(f"port {port} is not between 0 and {PORT_MAX}; choose another")
@@ -207,12 +207,12 @@ class ServerConfig:
         if not least <= self.segment_size_megabytes <= most:
             raise ConfigError(
                 f"--segment-size {self.segment_size_megabytes} is not between {least} and {most}; "
-                f"leave it out for {SEGMENT_SIZE_MEGABYTES} megabytes"
+                f"omit it for {SEGMENT_SIZE_MEGABYTES} megabytes"
             )
         if self.meter_days < 0:
-            raise ConfigError("--meter-days is a number of days, or 0 to keep everything")
+            raise ConfigError("--meter-days must be a number of days, or 0 to keep everything")
         if self.handshake_s <= 0 or self.cbs_s <= 0:
-            raise ConfigError("deadlines are longer than 0 seconds; give them some time")
+            raise ConfigError("deadlines must be above 0 seconds; choose longer ones")
 
     @property
     def store_paths(self) -> tuple[Path, ...]:
@@ -246,7 +246,7 @@ def check_namespace(name: str) -> None:
     """Refuse what could not be a host name's first label: backlog queues are named after it."""
     if not _NAMESPACE.fullmatch(name):
         raise ConfigError(
-            f"namespace name {name[:64]!r} is not usable; take 1 to 50 letters, digits and hyphens"
+            f"namespace name {name[:64]!r} is not valid; use 1 to 50 letters, digits and hyphens"
         )
 
 
@@ -255,7 +255,7 @@ def check_names(names: Sequence[str]) -> None:
     for name in names:
         check_namespace(name)
     if not 1 <= len(names) <= NAMESPACES_MAX:
-        raise ConfigError(f"{len(names)} namespaces; a server has 1 to {NAMESPACES_MAX}")
+        raise ConfigError(f"{len(names)} namespaces; a server can have 1 to {NAMESPACES_MAX}")
     if len({name.lower() for name in names}) < len(names):
         raise ConfigError("two namespaces have the same name; rename one")
 
@@ -276,8 +276,8 @@ def load_stores(data_dir: Path, given: Sequence[Path], brokers: int) -> tuple[Pa
         if not store.is_dir():
             # A store that is made anew in its place would be taken for one that lost everything.
             raise ConfigError(
-                f"store {store} belongs to {data_dir} and is not there; mount it, or make an empty "
-                "directory in its place to go on without what it held"
+                f"store {store} belongs to {data_dir} and is missing; mount it, or create an empty "
+                "directory in its place to go on without its messages"
             )
     if not given:
         own = _own_stores(data_dir, brokers)
@@ -287,13 +287,13 @@ def load_stores(data_dir: Path, given: Sequence[Path], brokers: int) -> tuple[Pa
         listed = " ".join(f"--store {store}" for store in recorded)
         raise ConfigError(
             f"{data_dir} already has stores, in this order; begin with {listed} and add new ones "
-            "behind them, or leave --store out"
+            "after them, or omit --store"
         )
     for store in stores[len(recorded) :]:
         # Where a disk should be mounted and is not, nothing may be made.
         if not store.parent.is_dir() or (store.exists() and not store.is_dir()):
             raise ConfigError(
-                f"--store {store} cannot be made; give a directory, in one that is there"
+                f"--store {store} cannot be created; choose one in an existing directory"
             )
     return stores
 
@@ -307,11 +307,11 @@ def known_stores(data_dir: Path) -> tuple[Path, ...]:
     try:
         names = json.loads(path.read_text(encoding="utf-8"))["stores"]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise TypeError("`stores` is no list of paths")
+            raise TypeError("`stores` is not a list of paths")
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{path}: cannot be used ({type(error).__name__}: {error}); mend it: it lists the "
-            "stores of this directory in the order in which they were given"
+            f"{path}: cannot be used ({type(error).__name__}: {error}); repair it: it lists "
+            "the stores of this directory in their original order"
         ) from error
     return tuple(data_dir / name for name in names)  # an absolute path stays what it is
 
@@ -335,20 +335,20 @@ def _own_stores(data_dir: Path, count: int) -> tuple[Path, ...]:
 
 def _check_brokers(brokers: int) -> None:
     if not 1 <= brokers <= BROKERS_MAX:
-        raise ConfigError(f"{brokers} brokers; take 1 to {BROKERS_MAX}")
+        raise ConfigError(f"{brokers} brokers; use 1 to {BROKERS_MAX}")
 
 
 def _check_stores(data_dir: Path, stores: Sequence[Path]) -> None:
     if len(stores) > STORES_MAX:
-        raise ConfigError(f"{len(stores)} stores; take 1 to {STORES_MAX}")
+        raise ConfigError(f"{len(stores)} stores; use 1 to {STORES_MAX}")
     places = [store.resolve() for store in stores]
     for number, place in enumerate(places):
         if place == data_dir.resolve():
-            raise ConfigError(f"--store {stores[number]} is the data directory; take one inside it")
+            raise ConfigError(f"--store {stores[number]} is the data directory; use one inside it")
         for other in places[:number]:
             if place == other or place.is_relative_to(other) or other.is_relative_to(place):
                 raise ConfigError(
-                    f"--store {stores[number]} is, holds or is inside another store; "
+                    f"--store {stores[number]} is, contains or is inside another store; "
                     "each needs a directory of its own"
                 )
 
@@ -377,7 +377,7 @@ def load_identities(
     stored += [_new_identity(name) for name in wanted if name.lower() not in known]
     key_by_name = {name.lower(): key for name, key in zip(wanted, keys, strict=False)}
     if len(keys) > len(wanted):
-        raise ConfigError(f"{len(keys)} keys for {len(wanted)} namespaces; give one for each")
+        raise ConfigError(f"{len(keys)} keys for {len(wanted)} namespaces; pass one for each")
     return tuple(
         _completed(identity, key_by_name.get(identity.namespace.lower()), now_utc_ms)
         for identity in stored
@@ -449,7 +449,7 @@ def _read_identities(path: Path) -> tuple[Identity, ...]:
     except (ValueError, KeyError, TypeError, ConfigError) as error:
         raise ConfigError(
             f"{path}: cannot be used ({type(error).__name__}: {error}); "
-            "mend it, or move it away to get a new key"
+            "repair it, or move it away to get a new key"
         ) from error
     return found
 

@@ -92,7 +92,7 @@ def read_emulator_config(path: Path) -> EmulatorConfig:
         raise ConfigError(f"cannot read {path} ({error.strerror}); check --config") from error
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"{path}: not UTF-8 text at byte {error.start}; save it as such"
+            f"{path}: not UTF-8 text at byte {error.start}; save it as UTF-8"
         ) from error
     return parse_emulator_config(text, str(path))
 
@@ -121,7 +121,7 @@ class _Reader:
             name, declared = self._namespace(entry)
             self._add_once(entry, found, "namespace", name or "", (name, declared))
         if not found:
-            self._fail(node, "0 namespaces; a server has at least one, add it")
+            self._fail(node, "0 namespaces; a server needs at least one, add it")
         if len(found) > 1 and "" in found:
             self._fail(node, "a namespace has no Name; with several, each needs one")
         return EmulatorConfig(tuple(found.values()))
@@ -190,12 +190,12 @@ class _Reader:
         """The type, where it is given, and the filter that is there must agree."""
         given = [key for key in FILTERS.values() if key in properties]
         if len(given) > 1:
-            self._fail(properties[given[1]], "a rule has one filter; keep one")
+            self._fail(properties[given[1]], "a rule can have only one filter; keep one")
         if "FilterType" in properties:
             node = properties["FilterType"]
             wanted = FILTERS.get(self._text(node, "FilterType"))
             if wanted is None:
-                self._fail(node, f"FilterType is one of {', '.join(FILTERS)}")
+                self._fail(node, f"FilterType must be one of {', '.join(FILTERS)}")
             if given != [wanted]:
                 self._fail(node, f"a filter of this type needs {wanted}; add it")
 

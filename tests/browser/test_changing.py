@@ -85,14 +85,14 @@ def test_a_wrong_key_is_refused_and_the_right_one_forgotten(
     page.get_by_label("Key name").fill(root.key_name)
     page.get_by_label("Key", exact=True).fill("wrong")
     page.locator("#sign-submit").click()
-    expect(page.locator("#sign-problem")).to_contain_text("does not take this key")
+    expect(page.locator("#sign-problem")).to_contain_text("does not accept this key")
     page.get_by_label("Key", exact=True).fill(root.key)
     page.keyboard.press("Enter")
     expect(page.locator("#sign-dialog")).to_be_hidden()
     expect(page.locator("table.messages")).to_contain_text("AddressInvalid")
     assert page.locator("#sign-key").input_value() == "", "no key stays in a field"
     page.get_by_role("button", name="Sign out").click()
-    expect(page.get_by_text("Sign in to look at messages.")).to_be_visible()
+    expect(page.get_by_text("Sign in to see messages.")).to_be_visible()
     stored = "JSON.stringify([localStorage.length, sessionStorage.length, document.cookie])"
     assert page.evaluate(stored) == '[0,0,""]'
 
@@ -195,11 +195,11 @@ def test_a_fault_comes_and_goes(signed: Tab, hasty: Sdk, sdk: Sdk) -> None:
     hasty.send("target", "before")
     page.get_by_label("Kind").select_option("refuse-sends")
     page.get_by_label("Entity").fill("no-such-queue")
-    page.get_by_role("button", name="Add the fault").click()
+    page.get_by_role("button", name="Add fault").click()
     expect(page.locator("main .problem")).to_contain_text("no-such-queue")
     signed.forgiven.append("404")
     page.get_by_label("Entity").fill("target")
-    page.get_by_role("button", name="Add the fault").click()
+    page.get_by_role("button", name="Add fault").click()
     fault = page.locator(".faults li")
     expect(fault).to_contain_text("refuse-sends")
     expect(page.locator("#faults-count")).to_have_text("1")
@@ -279,7 +279,7 @@ def test_what_strangers_write_is_shown_and_never_run(signed: Tab, hostile: str) 
     expect(page.get_by_role("heading", name="safe⟨U+202E⟩txt.exe")).to_be_visible()
     expect(page.locator("tbody")).to_contain_text(hostile)
     go(signed, f"#/queues/{hostile}?show={hostile}&message={hostile}")
-    expect(page.get_by_text("There is no such entity.")).to_be_visible()
+    expect(page.get_by_text("Entity not found.")).to_be_visible()
     assert page.evaluate("document.scripts.length") == 1
     assert page.locator("img, iframe, object, main a:not([href^='#'])").count() == 0
 

@@ -77,11 +77,11 @@ def test_a_message_shows_up_without_a_reload(tab: Tab, sdk: Sdk) -> None:
 
 def test_who_has_not_signed_in_changes_nothing(tab: Tab) -> None:
     page = tab.open("#/queues/payments?show=dead-letters")
-    expect(page.get_by_text("Sign in to look at messages.")).to_be_visible()
+    expect(page.get_by_text("Sign in to see messages.")).to_be_visible()
     expect(page.get_by_role("button", name="Delete")).to_have_count(0)
     page.goto(f"{tab.origin}/#/faults")
-    expect(page.get_by_text("Whatever changes something needs a key")).to_be_visible()
-    expect(page.get_by_role("button", name="Add the fault")).to_have_count(0)
+    expect(page.get_by_text("To add or clear faults you need a key")).to_be_visible()
+    expect(page.get_by_role("button", name="Add fault")).to_have_count(0)
     # Nor does the server do it for a script that leaves the buttons aside.
     tab.forgiven.append("401")
     for path, body in (
@@ -107,13 +107,13 @@ def test_a_link_leads_to_its_place_and_back_leads_back(tab: Tab) -> None:
     page.go_back()
     expect(page.get_by_role("heading", level=1)).to_contain_text("audit")
     page.goto(f"{tab.origin}/#/queues/never-made")
-    expect(page.get_by_text("There is no such entity.")).to_be_visible()
+    expect(page.get_by_text("Entity not found.")).to_be_visible()
 
 
 def test_an_empty_namespace_says_what_to_do(tab: Tab, server: ServerProcess) -> None:
     page = tab.open()
     page.get_by_label("Namespace", exact=True).select_option("billing")
-    expect(page.get_by_text("No queue or topic yet.")).to_be_visible()
+    expect(page.get_by_text("No queues or topics yet.")).to_be_visible()
     expect(page.get_by_text("twinbus queue create orders")).to_be_visible()
     expect(page.get_by_text(f"Endpoint=sb://localhost:{server.port};")).to_be_visible()
     expect(page).to_have_url(re.compile("namespace=billing"))
@@ -151,7 +151,7 @@ def test_a_walk_by_keyboard(tab: Tab) -> None:
     assert not page.evaluate("document.activeElement.matches('a.entity-name')")
     names.nth(0).focus()
     page.keyboard.press("Enter")
-    expect(page.get_by_role("navigation", name="Where this is")).to_be_visible()
+    expect(page.get_by_role("navigation", name="Breadcrumb")).to_be_visible()
     page.keyboard.press("?")
     expect(page.locator("#keys-dialog")).to_be_visible()
     page.keyboard.press("Escape")
@@ -215,7 +215,7 @@ def test_from_elsewhere_without_https(new_tab: Callable[..., Tab]) -> None:
     tab.forgiven.append("401")
     page = tab.page
     page.goto(f"{tab.origin}/")
-    expect(page.locator("#gone")).to_contain_text("Sign in to look at this server.")
+    expect(page.locator("#gone")).to_contain_text("Sign in to see this server.")
     page.locator("#sign").click()
     expect(page.locator("#sign-problem")).to_contain_text(re.compile("https.*localhost"))
     expect(page.locator("#sign-submit")).to_be_disabled()

@@ -195,7 +195,7 @@ def test_a_reader_that_hangs_up(server: ServerProcess, says: Says, queue: str) -
     [
         (["--json-lines"], b'{"body": "x"}\n{"boddy": "y"}\n', "line 2: a message has no 'boddy'"),
         (["--json-lines"], b"[1]\n", "line 1: not a JSON object; write one, such as {"),
-        (["--json-lines"], b"{\n", "line 1: no JSON"),
+        (["--json-lines"], b"{\n", "line 1: not JSON"),
         (["--file", "missing"], b"", "cannot read missing (No such file or directory)"),
     ],
 )

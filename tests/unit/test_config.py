@@ -74,7 +74,7 @@ def test_what_makes_no_sense_is_refused(changes: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("name", ["", "two words", "-x", "x" * 51, "a.b", "a:b"])
 def test_names_that_no_host_could_have(name: str) -> None:
-    with pytest.raises(ConfigError, match="not usable"):
+    with pytest.raises(ConfigError, match="is not valid"):
         Identity(name, (RULE,))
 
 
@@ -235,7 +235,7 @@ def test_only_a_namespace_that_is_alone_takes_a_new_name(tmp_path: Path) -> None
     "names, keys, reason",
     [
         (["a", "A"], [], "same name"),
-        (["a b"], [], "not usable"),
+        (["a b"], [], "is not valid"),
         (["a"], ["1", "2"], "2 keys for 1 namespaces"),
     ],
 )
@@ -362,14 +362,14 @@ def test_a_store_that_is_missing_is_not_made_anew(tmp_path: Path) -> None:
     """An empty store in the place of a disk that is not mounted would look like lost messages."""
     begin(tmp_path, brokers=2)
     (tmp_path / "store-1").rmdir()
-    with pytest.raises(ConfigError, match=r"store-1 belongs to .* and is not there; mount it"):
+    with pytest.raises(ConfigError, match=r"store-1 belongs to .* and is missing; mount it"):
         load_stores(tmp_path, (), 2)
 
 
 def test_a_store_is_made_in_a_directory_that_is_there(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for wrong in (tmp_path / "no" / "store", tmp_path / "file", tmp_path / "file" / "store"):
-        with pytest.raises(ConfigError, match="cannot be made"):
+        with pytest.raises(ConfigError, match="cannot be created"):
             load_stores(tmp_path, [wrong], 1)
 
 

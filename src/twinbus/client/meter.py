@@ -21,5 +21,5 @@ class MeterClient:
         document = self._http.exchange_json("GET", f"/$meter?{query}")
         lines = [read_document(each) for each in document.get("metered", [])]
         if "metered" not in document or None in lines:
-            raise ServiceError("what answers at the endpoint is no meter of this version")
+            raise ServiceError("the endpoint does not answer as a meter of this version")
         return [line for line in lines if line is not None]

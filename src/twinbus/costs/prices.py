@@ -70,7 +70,7 @@ def parse_prices(text: str, source: str) -> Prices:
     try:
         found = tomllib.loads(text, parse_float=Decimal)
     except ValueError as error:
-        raise ConfigError(f"{source}: is not TOML ({error}); mend it") from error
+        raise ConfigError(f"{source}: is not TOML ({error}); correct it") from error
     table = _Table(found, source, "")
     standard, premium = table.table("standard"), table.table("premium")
     prices = Prices(

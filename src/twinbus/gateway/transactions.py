@@ -198,7 +198,7 @@ class GatewayTransactions(OpenTransactions[BoundTransaction]):
         if part.entity_id == 0 or self._routes.links[part.store].health == DOWN:
             raise Unavailable(
                 f"Store {part.store}, where '{shown_name(entity.name)[:64]}' would take this, is "
-                "down; it is no part of the transaction."
+                "down; it is not part of the transaction."
             )
         return TransactionPlace(part.store, part.entity_id, partition, key)
 
@@ -246,7 +246,7 @@ def _only_key(transaction: BoundTransaction, entity: Entity, messages: list[NewM
             )
         key = own_key
     if key is None:
-        raise InvalidOperation("There is no message to send, and so no key.")
+        raise InvalidOperation("There is no message to send, and therefore no key.")
     return key
 
 

@@ -51,5 +51,5 @@ FILES: Final = {
 
 def read(name: str) -> bytes:
     """The bytes of one of FILES."""
-    assert name in FILES, f"{name} is no part of the page"
+    assert name in FILES, f"{name} is not part of the page"
     return resources.files(__name__).joinpath(name).read_bytes()

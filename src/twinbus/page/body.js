@@ -97,7 +97,7 @@ function dump(raw) {
       `${at.toString(16).padStart(6, "0")}  ${digits.padEnd(BYTES_A_LINE * 3)} ${letters}`,
     );
   }
-  if (end < raw.length) lines.push(`… ${raw.length - end} bytes more`);
+  if (end < raw.length) lines.push(`… ${raw.length - end} more bytes`);
   return lines.join("\n");
 }
 

@@ -25,7 +25,7 @@ export function costView() {
     cost ? bill(cost) : [el("p", { class: "empty" }, "Nothing is metered.")],
   );
   const lead = [
-    "twinbus itself costs nothing. This is what the same operations would cost in Azure's standard tier, this month so far: whole bills are ",
+    "twinbus itself costs nothing. This is what the same operations would cost in Azure's standard tier, this month so far. For complete bills, run ",
     el("code", {}, "twinbus cost show"),
     ".",
   ];
@@ -66,13 +66,13 @@ function bill(cost) {
       ]),
       cost.is_complete
         ? null
-        : el("p", { class: "warning" }, "The month is still being read; there will be more."),
+        : el("p", { class: "warning" }, "This month's usage is still loading; the numbers will grow."),
     ),
     tablePanel("Operations", rows),
     el(
       "p",
       { class: "muted" },
-      "Prices differ by region and change: check the current price list.",
+      "Prices vary by region and over time: check the current price list.",
     ),
   ];
 }

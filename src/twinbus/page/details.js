@@ -19,7 +19,7 @@ const SETTINGS = {
   DuplicateDetectionHistoryTimeWindow: "Duplicate detection window",
   MaxSizeInMegabytes: "Max size in MB",
   MaxMessageSizeInKilobytes: "Max message size in KB",
-  AutoDeleteOnIdle: "Time idle before it is deleted",
+  AutoDeleteOnIdle: "Idle time before deletion",
   ForwardDeadLetteredMessagesTo: "Forwards dead letters to",
   EnableBatchedOperations: "Batched operations",
   SupportOrdering: "Supports ordering",
@@ -55,7 +55,7 @@ export class Details {
           el("h2", {}, "All settings"),
           askToSign(
             this.bus,
-            "The whole description and the rules are for who holds a key with the Manage right.",
+            "Sign in with a key that has the Manage right to see all settings and rules.",
           ),
         ),
       );
@@ -79,9 +79,9 @@ export class Details {
         ["Availability", entity.availability],
         ["Sessions", entity.requires_session ? "required" : "no"],
         ["Partitioned", entity.is_partitioned ? "yes" : "no"],
-        ["Room for", bytes(entity.max_size_bytes)],
+        ["Capacity", bytes(entity.max_size_bytes)],
         ["Forwards to", entity.forward_to ? strange(entity.forward_to) : null],
-        ["Made", time(Date.parse(entity.created))],
+        ["Created", time(Date.parse(entity.created))],
         ["Last used", time(entity.accessed ? Date.parse(entity.accessed) : null)],
       ]),
     );

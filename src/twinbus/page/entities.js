@@ -189,7 +189,7 @@ export class EntityTable {
       .map(([many, kind]) => plural(many, kind))
       .join(", ");
     return state.is_truncated
-      ? `${text}; the first ${whole(count)} are shown, filter to see others`
+      ? `${text}; the first ${whole(count)} are shown; filter to see others`
       : text;
   }
 }

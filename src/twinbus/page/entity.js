@@ -66,8 +66,8 @@ function missing(route) {
     "section",
     { class: "panel" },
     empty(
-      "There is no such entity.",
-      el("p", {}, strange(route.path), " is not here: it was deleted, or never made."),
+      "Entity not found.",
+      el("p", {}, strange(route.path), " does not exist: it was deleted, or never created."),
       el("p", {}, el("a", { href: back }, "Go to the overview")),
     ),
   );
@@ -87,7 +87,7 @@ class EntityFace {
       node: el("dd", { class: kind }),
       text,
     }));
-    this.tabs = el("nav", { class: "tabs", "aria-label": "Of this entity" });
+    this.tabs = el("nav", { class: "tabs", "aria-label": "Entity views" });
     this.links = new Children(
       this.tabs,
       (name) => name,
@@ -100,7 +100,7 @@ class EntityFace {
     this.node = el(
       "div",
       {},
-      el("nav", { class: "crumbs", "aria-label": "Where this is" }, crumbs(entity)),
+      el("nav", { class: "crumbs", "aria-label": "Breadcrumb" }, crumbs(entity)),
       el(
         "div",
         { class: "entity-head" },
@@ -162,8 +162,8 @@ function figures(entity) {
   ];
   const scheduled = [["Scheduled", ({ counts }) => whole(counts.scheduled)]];
   const deferred = [["Deferred", ({ counts }) => whole(counts.deferred)]];
-  const incoming = [["In a second", ({ rates }) => rate(rates.incoming), "in"]];
-  const outgoing = [["Out a second", ({ rates }) => rate(rates.outgoing), "out"]];
+  const incoming = [["In per second", ({ rates }) => rate(rates.incoming), "in"]];
+  const outgoing = [["Out per second", ({ rates }) => rate(rates.outgoing), "out"]];
   const stored = [["Stored", ({ size_bytes }) => bytes(size_bytes)]];
   if (entity.kind === "topic") return [...incoming, ...scheduled, ...stored];
   if (entity.kind === "subscription")
@@ -206,7 +206,7 @@ const SUBSCRIPTION_COLUMNS = [
   ["Subscription"],
   ["Active", "number"],
   ["Dead letters", "number"],
-  ["Out a second", "number"],
+  ["Out per second", "number"],
   ["Rules", "number"],
   ["Last used", "may-hide"],
 ];
@@ -218,8 +218,8 @@ class Subscriptions {
     this.table = table("Subscriptions", SUBSCRIPTION_COLUMNS);
     this.rows = new Children(this.table.tBodies[0], (entity) => entity.key, subscriptionRow);
     this.none = empty(
-      "No subscription yet.",
-      "What is sent to a topic without one is dropped.",
+      "No subscriptions yet.",
+      "A topic without subscriptions drops its messages.",
       el("p", {}, el("code", {}, "twinbus subscription create TOPIC NAME")),
     );
     this.node = el(

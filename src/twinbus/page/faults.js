@@ -11,7 +11,7 @@ const DURATIONS = [
   ["30", "30 seconds"],
   ["300", "5 minutes"],
   ["3600", "1 hour"],
-  ["", "until it is cleared"],
+  ["", "until cleared"],
 ];
 const SCOPES = { entity: "Entity", partition: "Partition", store: "Store", broker: "Broker" };
 
@@ -72,11 +72,11 @@ export function faultsCard() {
 export function faultsView(bus) {
   const list = el("ul", { class: "faults" });
   const none = empty(
-    "No fault is in force.",
-    "Cause one on purpose, and see what your applications do: sends refused, a partition gone, a slow disk, a lost data centre.",
+    "No faults in force.",
+    "Inject one to see how your applications cope with refused sends, a lost partition, a slow disk or a lost data centre.",
   );
   const clearAll = button("Clear all", "outlined to-end", () =>
-    act(() => bus.clearFaults(), "All faults are cleared."),
+    act(() => bus.clearFaults(), "All faults cleared."),
   );
   const lines = new Children(
     list,
@@ -87,7 +87,7 @@ export function faultsView(bus) {
   const count = el("span", { class: "muted" });
   const node = page(
     "Faults",
-    "Something that can go wrong, made to go wrong. A fault is in force at once, and ends by itself or when it is cleared; none outlives the server.",
+    "Make something go wrong on purpose. A fault takes effect at once and lasts until its time is up, you clear it or the server stops.",
     el(
       "div",
       { class: "columns" },
@@ -128,7 +128,7 @@ function faultLine(bus, fault) {
   const clear = button(
     "Clear",
     "outlined",
-    () => act(() => bus.clearFault(fault.id), `Fault ${fault.id} (${fault.kind}) is cleared.`),
+    () => act(() => bus.clearFault(fault.id), `Fault ${fault.id} (${fault.kind}) cleared.`),
     { "aria-label": `Clear fault ${fault.id}, ${fault.kind}` },
   );
   const left = el("span", { class: "muted" });
@@ -190,7 +190,7 @@ class FaultForm {
         el("h2", { id: "fault-title" }, "Add a fault"),
         wanted === "form"
           ? this.form()
-          : askToSign(this.bus, "Whatever changes something needs a key with the Manage right."),
+          : askToSign(this.bus, "To add or clear faults you need a key with the Manage right."),
       );
     }
     const names = state?.entities.map((entity) => entity.path) ?? [];
@@ -222,7 +222,7 @@ class FaultForm {
       el(
         "div",
         { class: "buttons" },
-        el("button", { type: "submit", class: "filled" }, "Add the fault"),
+        el("button", { type: "submit", class: "filled" }, "Add fault"),
       ),
     );
     form.addEventListener("submit", (event) => {
@@ -271,7 +271,7 @@ class FaultForm {
   }
 
   scopeField(key, isNeeded) {
-    const label = isNeeded ? SCOPES[key] : `${SCOPES[key]} (all, if empty)`;
+    const label = isNeeded ? SCOPES[key] : `${SCOPES[key]} (empty for all)`;
     const input =
       key === "entity"
         ? { list: "fault-entities", autocomplete: "off", spellcheck: "false" }

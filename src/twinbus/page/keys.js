@@ -4,14 +4,14 @@ import { el, replace } from "./dom.js";
 import { dismissError } from "./notices.js";
 
 const KEYS = [
-  ["/", "Go to the filter"],
-  ["↑  ↓", "Up and down in a list"],
-  ["Home  End", "To the first and the last of a list"],
-  ["Enter", "Open what is in focus"],
+  ["/", "Filter"],
+  ["↑  ↓", "Move up or down in a list"],
+  ["Home  End", "Go to the start or end of a list"],
+  ["Enter", "Open the focused item"],
   ["Space", "Select a message"],
   ["Esc", "Close a message, a dialog or an error; clear the filter"],
-  ["t", "Light or dark"],
-  ["?", "These keys"],
+  ["t", "Switch between light and dark"],
+  ["?", "Show these shortcuts"],
 ];
 
 /** Arrows, Home and End move the focus among the nodes of a list that match a selector. */

@@ -92,7 +92,7 @@ export function machineView() {
   ];
   const node = page(
     "Brokers and stores",
-    "Broker processes run stores; a store keeps messages in one directory. One that is slow or down takes only its own partitions with it.",
+    "Broker processes run stores; a store keeps messages in one directory. If one is slow or down, only its own partitions are affected.",
     throttled,
     el("section", { class: "panel padded" }, el("h2", {}, "Server"), server),
     tablePanel("Brokers", brokers),
@@ -143,7 +143,7 @@ function storeRow(store) {
     bytes(store.disk_free_bytes),
     bytes(store.pending_bytes),
     duration(store.commit_age_ms / 1000),
-    store.is_journalled ? "takes sends" : "not in use",
+    store.is_journalled ? "accepts sends" : "not in use",
     visible(store.trouble || "none"),
   ]);
 }

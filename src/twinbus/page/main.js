@@ -57,17 +57,17 @@ function nowhereView() {
   const node = el(
     "div",
     { class: "page" },
-    el("h1", {}, "Nothing here"),
+    el("h1", {}, "Not found"),
     el(
       "section",
       { class: "panel" },
       empty(
-        "There is nothing at this address.",
+        "This page does not exist.",
         el("p", {}, el("a", { href: "#/" }, "Go to the overview")),
       ),
     ),
   );
-  return { title: "Nowhere", node, update() {} };
+  return { title: "Not found", node, update() {} };
 }
 
 function showBar(state) {
@@ -116,10 +116,10 @@ function showLive(condition, reason) {
   if (condition === "gone") {
     setText(
       banner,
-      "The server does not answer. What is shown is the last that was known; the page connects again by itself.",
+      "The server does not answer. You see the last known state; the page reconnects by itself.",
     );
   } else if (condition === "refused") {
-    setText(banner, `Sign in to look at this server. ${reason}`);
+    setText(banner, `Sign in to see this server. ${reason}`);
   }
 }
 

@@ -108,11 +108,11 @@ export class MessageBrowser {
       replace(this.node, this.list, this.side);
       this.load();
     } else {
-      const text = "Messages are shown to who holds a key with the Listen or the Manage right.";
+      const text = "You need a key with the Listen or the Manage right.";
       const signIn = button("Sign in", "filled", openSignIn);
       replace(
         this.node,
-        el("section", { class: "panel" }, empty("Sign in to look at messages.", text, signIn)),
+        el("section", { class: "panel" }, empty("Sign in to see messages.", text, signIn)),
       );
     }
     this.isAllowed = this.bus.mayListen;
@@ -185,16 +185,16 @@ export class MessageBrowser {
   }
 
   nothing() {
-    if (this.options.from) return empty("No more messages from here on.");
+    if (this.options.from) return empty("No more messages.");
     if (this.options.state) return empty(`No ${this.options.state} messages.`);
     if (this.isDead)
       return empty(
         "No dead letters.",
-        "Messages come here when they were delivered too often, expired, or when a receiver says so.",
+        "Messages come here when they were delivered too often, expired, or were dead-lettered by a receiver.",
       );
     return empty(
       "No messages.",
-      "Send one, and refresh:",
+      "Send one, then refresh:",
       el(
         "p",
         {},
@@ -265,7 +265,7 @@ export class MessageBrowser {
   }
 
   async delete(numbers) {
-    const text = "Deleted messages are gone for good.";
+    const text = "You cannot undo this.";
     if (await confirmed(`Delete ${plural(numbers.length, "message")}?`, text, "Delete")) {
       await this.change("deleted", () => this.bus.delete(this.path, numbers));
     }

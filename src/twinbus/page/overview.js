@@ -35,7 +35,7 @@ export function overviewView(bus) {
       el("div", { class: "column-main" }, start, table.node),
       el(
         "aside",
-        { class: "column-side", "aria-label": "Condition of the bus" },
+        { class: "column-side", "aria-label": "State of the bus" },
         cards.map((card) => card.node),
       ),
     ),
@@ -81,8 +81,8 @@ class Flow {
       el(
         "div",
         { class: "flow-rates" },
-        el("p", {}, this.incoming, el("span", {}, "in a second")),
-        el("p", {}, this.outgoing, el("span", {}, "out a second")),
+        el("p", {}, this.incoming, el("span", {}, "in per second")),
+        el("p", {}, this.outgoing, el("span", {}, "out per second")),
         this.refused,
       ),
       this.place,
@@ -120,7 +120,7 @@ class Flow {
     const { most } = this.line;
     setText(
       this.caption,
-      most > 0 ? `the last two minutes, up to ${rate(most)} a second` : "the last two minutes",
+      most > 0 ? `the last two minutes, up to ${rate(most)} per second` : "the last two minutes",
     );
   }
 }
@@ -131,17 +131,17 @@ function startHere() {
     "section",
     { class: "panel start", "aria-labelledby": "start-title" },
     empty(
-      "No queue or topic yet.",
-      el("p", { id: "start-title" }, "Make the first one; it shows up here by itself."),
+      "No queues or topics yet.",
+      el("p", { id: "start-title" }, "Create the first one; it appears here by itself."),
       command('eval "$(twinbus env --data data)"   # once in a shell'),
       command("twinbus queue create orders"),
       command("twinbus send orders 'one coffee'"),
       el(
         "p",
         {},
-        "Applications on the official SDKs connect by the connection string that ",
+        "Applications on the official SDKs connect with the connection string that ",
         el("code", {}, "twinbus serve"),
-        " has printed:",
+        " printed:",
       ),
       command(
         `Endpoint=sb://${host};SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=…;UseDevelopmentEmulator=true;`,

@@ -62,7 +62,7 @@ export function pairsView(bus) {
   const drawnBacklog = new Redrawn(backlog, (all) => backlogPanel(bus, all));
   const node = page(
     "Pairs",
-    "A paired client sends to its primary namespace and, while an entity there fails, to backlog queues of its secondary; from there messages come home by themselves.",
+    "A paired client sends to its primary namespace and, while an entity there fails, to backlog queues in its secondary. Later, messages move from there to the primary by themselves.",
     pairs,
     backlog,
   );
@@ -83,7 +83,7 @@ function noPairs() {
     { class: "panel" },
     empty(
       "No paired client has reported in the last minute.",
-      "Pair an application with two connection strings, and it shows up here:",
+      "Pair an application with two connection strings, and it appears here:",
       command("PairedServiceBusClient.from_connection_strings(PRIMARY, SECONDARY)"),
       "Clients report by themselves, at every event and every 10 s.",
     ),
@@ -125,7 +125,7 @@ function pairPanel(pair) {
         { class: "muted" },
         "reported ",
         time(pair.reported),
-        pair.syphon_running ? ", syphon runs" : "",
+        pair.syphon_running ? ", syphon running" : "",
       ),
     ),
     el(
@@ -148,8 +148,8 @@ function syphonTable(pair) {
     `Backlog queues of ${visible(pair.client)}`,
     [
       ["Backlog queue"],
-      ["Takes sends"],
-      ["Brought home", "number"],
+      ["Accepts sends"],
+      ["Moved", "number"],
       ["Dead-lettered", "number"],
       ["Held", "number"],
     ],
@@ -181,6 +181,6 @@ function backlogPanel(bus, queues) {
       whole(queue.dead_letter),
     ]),
   );
-  const waiting = `${plural(depth(queues), "message")} waiting to go home`;
+  const waiting = `${plural(depth(queues), "message")} waiting for their primary`;
   return [tablePanel("Backlog here", rows, el("span", { class: "muted" }, waiting))];
 }

@@ -6,8 +6,8 @@ import { notice } from "./notices.js";
 import { canSign, parseConnectionString, Signer } from "./signing.js";
 
 const NOT_SECURE =
-  "Browsers sign only on https or on this machine (localhost). Open this page by https://, " +
-  "or through a tunnel to localhost.";
+  "Browsers can sign only over https or on this machine (localhost). Open this page with " +
+  "https://, or through a tunnel to localhost.";
 
 const byId = (id) => document.getElementById(id);
 
@@ -18,7 +18,7 @@ export function startSignIn(bus) {
   sign.addEventListener("click", () => {
     if (bus.isSignedIn) {
       bus.signOut();
-      notice("Signed out. The key is forgotten.");
+      notice("Signed out. The page has forgotten the key.");
     } else {
       openSignIn();
     }
@@ -55,7 +55,7 @@ export function openSignIn() {
 
 /** In place of what only a Manage key may see or do. */
 export function askToSign(bus, why) {
-  if (bus.isSignedIn) return el("p", {}, "The key that you signed in with has no Manage right.");
+  if (bus.isSignedIn) return el("p", {}, "The key you signed in with has no Manage right.");
   return el("div", { class: "ask" }, el("p", {}, why), button("Sign in", "outlined", openSignIn));
 }
 
@@ -64,17 +64,17 @@ async function signIn(bus) {
   const keyName = byId("sign-name").value.trim();
   const key = byId("sign-key").value.trim();
   if (!text && !(keyName && key))
-    throw new Error("Give a connection string, or a key name and its key.");
+    throw new Error("Enter a connection string, or a key name and its key.");
   const credentials = text ? parseConnectionString(text) : { keyName, key };
   await bus.signIn(await Signer.of(credentials.keyName, credentials.key));
   const said = bus.mayManage
-    ? "You may look at messages and change things."
-    : "This key has no Manage right: you may look, not change.";
+    ? "You can see messages and make changes."
+    : "This key has no Manage right: you can look, but not make changes.";
   notice(`Signed in with ${strange(credentials.keyName).textContent}. ${said}`);
 }
 
 function sentence(error) {
   if (error.status === 401)
-    return "The server does not take this key: the name or the key is wrong, or it has no Listen right on the namespace.";
+    return "The server does not accept this key: the name or the key is wrong, or it lacks the Listen right on the namespace.";
   return error.message;
 }

@@ -11,7 +11,7 @@ export function parseConnectionString(text) {
   const parts = {};
   for (const part of text.trim().replace(/;+$/, "").split(";")) {
     const equals = part.indexOf("=");
-    if (equals < 0) throw new Error(`That is no connection string. It looks like ${SHAPE}.`);
+    if (equals < 0) throw new Error(`This is not a connection string. One looks like ${SHAPE}.`);
     parts[part.slice(0, equals).trim().toLowerCase()] = part.slice(equals + 1).trim();
   }
   if (!parts.sharedaccesskeyname)

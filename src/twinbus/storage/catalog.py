@@ -228,7 +228,7 @@ def _check_header(data: bytes) -> None:
         raise LogDamaged(FILE_NAME, len(data), "the file is too short for its header")
     magic, version, checksum = HEADER.unpack_from(data)
     if crc32(data[: HEADER.size - CHECKSUM.size]) != checksum or magic != CATALOG_MAGIC:
-        raise LogDamaged(FILE_NAME, 0, "this is no header of a catalog")
+        raise LogDamaged(FILE_NAME, 0, "this is not the header of a catalog")
     if version != FORMAT_VERSION:
         raise LogDamaged(FILE_NAME, 0, f"format version {version} is not known to this twinbus")
 

@@ -137,7 +137,7 @@ def open_tracing(target: str) -> Tracing:
     except OSError as error:
         raise ConfigError(
             f"--traces cannot write {target} ({error.strerror}); "
-            "give otlp, console, or a file that can be written"
+            "use otlp, console, or a writable file"
         ) from error
     return Tracing(LineExporter(file))
 

@@ -124,7 +124,7 @@ def test_how_long_it_is_kept_must_make_sense(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["serve", "--data", str(tmp_path / "data"), "--meter-days", "-1"]) == 1
-    assert "--meter-days is a number of days" in capsys.readouterr().err
+    assert "--meter-days must be a number of days" in capsys.readouterr().err
 
 
 @pytest.mark.proves("P-18")

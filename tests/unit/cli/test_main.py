@@ -431,11 +431,11 @@ def test_verify_looks_at_every_store(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     "words, reason",
     [
-        (["--brokers", "0"], "0 brokers; take 1 to 16"),
-        (["--brokers", "17"], "17 brokers; take 1 to 16"),
+        (["--brokers", "0"], "0 brokers; use 1 to 16"),
+        (["--brokers", "17"], "17 brokers; use 1 to 16"),
         (["--store", "a", "--store", "b", "--store", "./a"], "each needs a directory of its own"),
-        (["--store", "a", "--store", "a/b"], "cannot be made"),
-        (["--store", "missing/a"], "cannot be made; give a directory, in one that is there"),
+        (["--store", "a", "--store", "a/b"], "cannot be created"),
+        (["--store", "missing/a"], "cannot be created; choose one in an existing directory"),
         (["--store", "data"], "is the data directory"),
     ],
 )

@@ -215,7 +215,11 @@ def test_a_record_in_the_wrong_place_is_none(catalog: CatalogFile, disk: SimDisk
 
 @pytest.mark.parametrize(
     ("at", "data", "reason"),
-    [(0, b"X", "no header"), (8, b"\x02", "no header"), (12, b"\xff\xff", "no header")],
+    [
+        (0, b"X", "not the header"),
+        (8, b"\x02", "not the header"),
+        (12, b"\xff\xff", "not the header"),
+    ],
 )
 def test_a_header_that_is_none(
     catalog: CatalogFile, disk: SimDisk, at: int, data: bytes, reason: str

@@ -138,8 +138,7 @@ def read_keys(text: str, file_name: str) -> list[IssuerKey]:
         keys = _keys_of_pem(text) if "-----BEGIN" in text else _keys_of_set(text)
     except (ValueError, TypeError, KeyError, AttributeError, jwt.PyJWTError) as error:
         raise ConfigError(
-            f"{file_name}: no public keys can be read from it ({error}); "
-            "give a JSON web key set or PEM"
+            f"{file_name}: cannot read public keys from it ({error}); use a JSON web key set or PEM"
         ) from error
     if not 1 <= len(keys) <= KEYS_MAX:
         raise ConfigError(f"{file_name}: {len(keys)} keys; an issuer has 1 to {KEYS_MAX}")

@@ -41,45 +41,45 @@ class Kind:
 
 THROTTLE: Final = Kind(
     "throttle",
-    "Sends, receives and management are answered with server-busy and the advice to wait 10 s.",
+    "Sends, receives and management are refused with server-busy and a hint to wait 10 s.",
     _PARTITIONS,
     roles=SENDS | RECEIVES | MANAGEMENT,
 )
 REFUSE_SENDS: Final = Kind(
-    "refuse-sends", "Nothing can be sent; receiving goes on.", _PARTITIONS, roles=SENDS
+    "refuse-sends", "Sending fails; receiving works.", _PARTITIONS, roles=SENDS
 )
 REFUSE_RECEIVES: Final = Kind(
     "refuse-receives",
-    "Nothing can be received, peeked at or settled; sending goes on.",
+    "Receiving, peeking and settling fail; sending works.",
     _PARTITIONS,
     roles=RECEIVES,
 )
 REFUSE_MANAGEMENT: Final = Kind(
     "refuse-management",
-    "Entities and rules cannot be looked at, made, changed or deleted; messages go on.",
+    "Reading, creating, changing and deleting entities and rules fails; messages still flow.",
     _ENTITIES,
     roles=MANAGEMENT,
 )
 PARTITION_DOWN: Final = Kind(
     "partition-down",
-    "Partitions of a partitioned entity cannot be reached: the named ones, or all of them.",
+    "Partitions of a partitioned entity are unreachable: the named ones, or all.",
     _PARTITIONS,
     needs="entity",
     is_likely=False,
 )
 SLOW_STORE: Final = Kind(
-    "slow-store", "Every write and sync of a store takes longer by the delay.", _STORE,
+    "slow-store", "Each write and sync of a store takes longer by the delay.", _STORE,
     has_delay=True,
 )  # fmt: skip
 FAIL_STORE: Final = Kind(
-    "fail-store", "Writes and syncs of a store fail, as those of a broken disk do.", _STORE
+    "fail-store", "Writes and syncs of a store fail, as on a broken disk.", _STORE
 )
 FULL_STORE: Final = Kind(
-    "full-store", "A store gets no new room, as on a full disk.", _STORE
+    "full-store", "A store gets no more space, as on a full disk.", _STORE
 )  # fmt: skip
 HANG_BROKER: Final = Kind(
     "hang-broker",
-    "A broker process stands still (SIGSTOP), until it is killed for it or the fault ends.",
+    "A broker process hangs (SIGSTOP) until the server kills it or the fault ends.",
     _BROKER,
     needs="broker",
     is_likely=False,
@@ -94,25 +94,25 @@ KILL_BROKER: Final = Kind(
 )
 CUT_NAMESPACE: Final = Kind(
     "cut-namespace",
-    "A data centre is lost: every connection to the namespace is reset, and so is every new one.",
+    "A data centre is lost: open and new connections to the namespace are reset.",
     _NAMESPACE,
     is_likely=False,
 )
 DROP_CONNECTIONS: Final = Kind(
     "drop-connections",
-    "Connections that are open now are reset, once; new ones are welcome.",
+    "Open connections are reset, once; new ones are accepted.",
     _NAMESPACE,
     is_once=True,
 )
 DELAY_CONNECTIONS: Final = Kind(
     "delay-connections",
-    "Whatever comes in and goes out on connections is late by the delay.",
+    "All traffic on connections is late by the delay.",
     _NAMESPACE,
     has_delay=True,
 )
 REFUSE_CONNECTIONS: Final = Kind(
     "refuse-connections",
-    "The service cannot be contacted: new connections are reset, open ones stay.",
+    "The service is unreachable: new connections are reset, open ones stay.",
     _NAMESPACE,
 )
 

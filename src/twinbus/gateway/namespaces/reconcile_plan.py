@@ -290,7 +290,7 @@ class _Reconciliation:
             if place.store >= self._store_count:
                 raise ConfigError(
                     f"'{shown_name(name)}' has a part in store {place.store}, and only "
-                    f"{self._store_count} stores are configured; give all of them, in the old order"
+                    f"{self._store_count} stores are configured; pass all of them, in the old order"
                 )
             if place.listed is not None:
                 rules_from = rules_from or part

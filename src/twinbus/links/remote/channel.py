@@ -74,10 +74,10 @@ def _read(buffer: bytearray, start: int, end: int) -> list[Operation]:
         except (ValueError, EOFError, TypeError) as error:
             raise ChannelError(f"a frame that cannot be read: {error}") from error
     if not isinstance(operations, list):
-        raise ChannelError("a frame that is no list of operations")
+        raise ChannelError("a frame that is not a list of operations")
     for operation in operations:
         if type(operation) is not tuple or len(operation) < 2:
-            raise ChannelError("a frame with something that is no operation")
+            raise ChannelError("a frame with something that is not an operation")
     return operations
 
 

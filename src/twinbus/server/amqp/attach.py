@@ -85,7 +85,7 @@ def _attach_to_session(accepting: AcceptingLink) -> Context:
 
 def _address(text: object) -> Address:
     if not isinstance(text, str) or not text:
-        raise ArgumentInvalid("The link names no address; give it the path of an entity.")
+        raise ArgumentInvalid("The link has no address; set it to the path of an entity.")
     return parse_address(text)
 
 

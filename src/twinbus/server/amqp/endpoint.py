@@ -106,7 +106,7 @@ class AmqpEndpoint(asyncio.Protocol):
                 return
             attaches = len(self.conversation.links) > link_count
             if not self._stranger_room.took(len(piece), attaches):
-                reason = "There is no room for more without a token; put one on $cbs first."
+                reason = "Too much was sent without a token; put one on $cbs first."
                 self.close(AmqpError("amqp:resource-limit-exceeded", reason))
                 return
 

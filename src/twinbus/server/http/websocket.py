@@ -199,7 +199,7 @@ class WebSocket(asyncio.Transport, asyncio.Protocol):
         if isinstance(end, TextMessage):
             self._fail(CloseReason.UNSUPPORTED_DATA, "AMQP comes in binary messages.")
         elif state is ConnectionState.OPEN or state is ConnectionState.LOCAL_CLOSING:
-            self._fail(CloseReason(end.code), "These are no WebSocket frames.")
+            self._fail(CloseReason(end.code), "These are not WebSocket frames.")
         elif self._transport is not None:
             self._send(end.response())
             self._transport.close()

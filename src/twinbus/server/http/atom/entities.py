@@ -349,5 +349,5 @@ def _api_version(request: Request) -> str:
     if not version:
         return NEWEST
     if _API_VERSION.fullmatch(version) is None:
-        raise ArgumentInvalid(f"'{version[:64]}' is no api-version; it reads like 2021-05.")
+        raise ArgumentInvalid(f"'{version[:64]}' is not an api-version; write one such as 2021-05.")
     return version

@@ -92,7 +92,7 @@ def _read_filter(given: Element | None) -> FilterDescription:
     name = given.get(TYPE, "SqlFilter").rpartition(":")[2]
     kind = _FILTER_TYPES.get(name)
     if kind is None:
-        raise ArgumentInvalid(f"'{name[:64]}' is no filter; there are {', '.join(_FILTER_TYPES)}.")
+        raise ArgumentInvalid(f"'{name[:64]}' is not a filter; use {', '.join(_FILTER_TYPES)}.")
     if kind == SQL:
         parameters = _read_values(children.get("Parameters"))
         return FilterDescription(SQL, _text(children.get("SqlExpression")), parameters)
@@ -114,7 +114,7 @@ def _read_action(given: Element | None) -> ActionDescription | None:
     if name == "EmptyRuleAction":
         return None
     if name != "SqlRuleAction":
-        raise ArgumentInvalid(f"'{name[:64]}' is no action; there is SqlRuleAction.")
+        raise ArgumentInvalid(f"'{name[:64]}' is not an action; use SqlRuleAction.")
     children = _children(given)
     parameters = _read_values(children.get("Parameters"))
     return ActionDescription(_text(children.get("SqlExpression")), parameters)
@@ -184,7 +184,7 @@ def _read_value(key: str, given: Element) -> object:
         return _parse_value(kind, text)
     except (ValueError, OverflowError, binascii.Error):
         raise ArgumentInvalid(
-            f"The value of '{key[:64]}' is no {kind[:64]}, or that is no type of values here."
+            f"The value of '{key[:64]}' has type {kind[:64]}, which is unknown or does not fit."
         ) from None
 
 

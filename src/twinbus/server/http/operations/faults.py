@@ -162,12 +162,12 @@ def _members(body: bytes) -> dict[str, object]:
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise ArgumentInvalid("A key is there twice.")
+        raise ArgumentInvalid("A key appears twice.")
     return members
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ArgumentInvalid(f"{name} is no number.")
+    raise ArgumentInvalid(f"{name} is not a number.")
 
 
 def _text(members: dict[str, object], key: str) -> str | None:

@@ -41,7 +41,7 @@ from twinbus.server.http.viewers import Viewers
 # The shape of Microsoft's emulator, so that what waits for that one can wait for this one.
 _MESSAGES: Final = {
     HEALTHY: "twinbus is ready.",
-    DEGRADED: "twinbus is ready, but parts of it are not well.",
+    DEGRADED: "twinbus is ready, but parts of it are unhealthy.",
     UNHEALTHY: "twinbus has no store to serve from.",
 }
 ENTITIES_SHOWN_MAX: Final = 1_000

@@ -35,7 +35,7 @@ class MeterRequests(OperatorRequests):
     async def answer_to(self, namespace: Namespace, request: Request) -> Response:
         if len(request.segments()) > 1:
             return json_response(
-                404, {"error": "There is nothing here; what is metered is at /$meter."}
+                404, {"error": "There is nothing here; metered usage is at /$meter."}
             )
         if request.method not in ("GET", "HEAD"):
             return not_allowed("GET, HEAD")
@@ -55,5 +55,5 @@ def _moment(request: Request, name: str, default: int) -> int:
         return max(0, min(parse_iso(text), END_OF_TIME_MS))
     except ValueError:
         raise ArgumentInvalid(
-            f"{name}={text[:64]} is no time; write 2026-11-16 or 2026-11-16T07:00:00Z."
+            f"{name}={text[:64]} is not a time; write 2026-11-16 or 2026-11-16T07:00:00Z."
         ) from None

@@ -86,7 +86,7 @@ def read_declared(body: bytes) -> Declared:
     except ConfigError as error:
         raise ArgumentInvalid(str(error)) from error
     if len(declared) != 1:
-        raise ArgumentInvalid(f"config has {len(declared)} namespaces; give it one.")
+        raise ArgumentInvalid(f"config has {len(declared)} namespaces; it must have one.")
     return declared[0][1]
 
 

@@ -49,5 +49,5 @@ def query_number(request: Request, name: str, default: int, lowest: int, highest
         return default
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
     if not lowest <= number <= highest:
-        raise ArgumentOutOfRange(f"{name} is a whole number from {lowest} to {highest}.")
+        raise ArgumentOutOfRange(f"{name} must be a whole number from {lowest} to {highest}.")
     return number

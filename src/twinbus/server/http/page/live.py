@@ -70,7 +70,7 @@ class LivePage:
     def join(self, viewer: Viewer) -> AsyncGenerator[bytes, None]:
         """One more viewer, if there is room: his events, until he leaves."""
         if len(self._viewers) >= VIEWERS_MAX:
-            raise ServerBusy(f"At most {VIEWERS_MAX} can look at the live page at a time.")
+            raise ServerBusy(f"At most {VIEWERS_MAX} viewers can open the live page at a time.")
         self._viewers.add(viewer)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())

@@ -55,7 +55,7 @@ class PageMessages:
         selection.from_sequence_number = query_number(request, "from", 0, 0, NUMBERS_END - 1)
         state = request.query.get("state", "")
         if state and state not in STATES:
-            raise ArgumentInvalid("state is one of " + ", ".join(STATES) + ".")
+            raise ArgumentInvalid("state must be one of " + ", ".join(STATES) + ".")
         if state:
             selection.states = [STATES[state]]
         count = query_number(request, "count", COUNT_DEFAULT, 1, PAGE_MESSAGES_MAX)
@@ -94,7 +94,7 @@ class PageMessages:
         if self._is_cut_off(namespace.name.lower()):
             raise Unavailable("The namespace cannot be contacted: a fault is in force.")
         if address.is_management or not address.name:
-            raise ArgumentInvalid("entity is the path of a queue or a subscription.")
+            raise ArgumentInvalid("entity must be the path of a queue or a subscription.")
         return find_addressed(namespace, address)
 
 
@@ -143,15 +143,15 @@ def _only(number: int) -> Selection:
 def read_change(body: bytes) -> tuple[str, list[int]]:
     """The path of an entity, and sequence numbers: as numbers, or as texts of digits."""
     if len(body) > BODY_BYTES_MAX:
-        raise ArgumentOutOfRange(f"The request may have at most {BODY_BYTES_MAX} bytes.")
+        raise ArgumentOutOfRange(f"A request can have at most {BODY_BYTES_MAX} bytes.")
     given = read_json(body)
     if not isinstance(given, dict) or set(given) != {"entity", "sequence_numbers"}:
-        raise ArgumentInvalid("A request is {'entity': …, 'sequence_numbers': […]} as JSON.")
+        raise ArgumentInvalid("A request must be {'entity': …, 'sequence_numbers': […]} as JSON.")
     path, numbers = given["entity"], given["sequence_numbers"]
     if not isinstance(path, str) or not isinstance(numbers, list):
-        raise ArgumentInvalid("'entity' is a text, and 'sequence_numbers' a list.")
+        raise ArgumentInvalid("'entity' must be text, and 'sequence_numbers' a list.")
     if not 1 <= len(numbers) <= SEQUENCE_NUMBERS_MAX:
-        raise ArgumentOutOfRange(f"A request has 1 to {SEQUENCE_NUMBERS_MAX} sequence numbers.")
+        raise ArgumentOutOfRange(f"A request needs 1 to {SEQUENCE_NUMBERS_MAX} sequence numbers.")
     return path, [_number(each) for each in numbers]
 
 
@@ -159,5 +159,5 @@ def _number(given: object) -> int:
     if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 20:
         given = int(given)
     if type(given) is not int or not 0 <= given < NUMBERS_END:
-        raise ArgumentInvalid("A sequence number is a whole number, or a text of digits.")
+        raise ArgumentInvalid("A sequence number must be a whole number, or a string of digits.")
     return given

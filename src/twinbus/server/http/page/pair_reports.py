@@ -150,9 +150,9 @@ class PairRequests:
             return not_allowed("PUT")
         namespace = self._access.authorize(request, SEND, "")
         if len(request.body) > PAIR_REPORT_BYTES_MAX:
-            raise ArgumentOutOfRange(f"A report has at most {PAIR_REPORT_BYTES_MAX} bytes.")
+            raise ArgumentOutOfRange(f"A report can have at most {PAIR_REPORT_BYTES_MAX} bytes.")
         if not 1 <= len(report_id) <= ID_CHARS_MAX or not report_id.isprintable():
-            raise ArgumentInvalid(f"The id of a report has 1 to {ID_CHARS_MAX} characters.")
+            raise ArgumentInvalid(f"The id of a report must have 1 to {ID_CHARS_MAX} characters.")
         self._reports.put(namespace.name, report_id, read_report(request.body))
         return Response(204, b"", headers=HEADERS)
 
@@ -161,7 +161,7 @@ def read_report(body: bytes) -> dict[str, Any]:
     """A report with every field in its place; what a newer client says beyond it is left out."""
     given = read_json(body)
     if not isinstance(given, dict) or not given.get("primary") or not given.get("secondary"):
-        raise ArgumentInvalid("A report is a JSON object with 'primary' and 'secondary'.")
+        raise ArgumentInvalid("A report must be a JSON object with 'primary' and 'secondary'.")
     report = _fields(given, _REPORT)
     report["syphon_running"] = given.get("syphon_running") is True
     report["entities"] = _list(given, "entities", _ENTITY)
@@ -172,7 +172,7 @@ def read_report(body: bytes) -> dict[str, Any]:
 def _list(given: dict[str, Any], name: str, kinds: Mapping[str, type]) -> list[dict[str, Any]]:
     entries = given.get(name) or []
     if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
-        raise ArgumentInvalid(f"'{name}' of a report is a list of JSON objects.")
+        raise ArgumentInvalid(f"'{name}' of a report must be a list of JSON objects.")
     return [_fields(each, kinds) for each in entries[:_LIST_MAX]]
 
 
@@ -184,11 +184,11 @@ def _field(name: str, value: object, kind: type) -> object:
     if value is None:
         return None
     if type(value) is not kind:
-        raise ArgumentInvalid(f"'{name}' of a report is not of the right kind.")
+        raise ArgumentInvalid(f"'{name}' of a report has the wrong type.")
     if isinstance(value, str):
         # JSON can spell half a surrogate pair, which nobody can encode again.
         text = value.encode("utf-8", "replace").decode()
         return text[: _NAME_CHARS_MAX if name in ("name", "queue") else _TEXT_CHARS_MAX]
     if isinstance(value, int) and not 0 <= value <= _COUNT_MAX:
-        raise ArgumentOutOfRange(f"'{name}' of a report is no count.")
+        raise ArgumentOutOfRange(f"'{name}' of a report is not a count.")
     return value

@@ -53,7 +53,7 @@ def read_date(name: str, text: str) -> int:
             date = dt.datetime.fromisoformat(text.strip())
             ms = (date.replace(tzinfo=date.tzinfo or dt.UTC) - _EPOCH) // _MS
         except (ValueError, OverflowError):
-            raise ArgumentInvalid(f"{name} is no date such as {http_date(0)}.") from None
+            raise ArgumentInvalid(f"{name} is not a date such as {http_date(0)}.") from None
     return ms
 
 

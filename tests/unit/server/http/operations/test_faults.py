@@ -309,7 +309,7 @@ def test_the_first_namespace_may_name_another(client: Client) -> None:
         (b"{" + b" " * 5_000 + b"}", 400, "4096 bytes"),
         (b"{}", 400, "needs a kind"),
         (b'{"kind": "throttle", "kind": "throttle"}', 400, "twice"),
-        (b'{"kind": "throttle", "probability": NaN}', 400, "NaN is no number"),
+        (b'{"kind": "throttle", "probability": NaN}', 400, "NaN is not a number"),
         (b'{"kind": "throttle", "probability": 1e999}', 400, "at most 1"),
         ({"kind": "throttle", "chance": 1}, 400, "has no 'chance'; it has kind, namespace"),
         ({"kind": 7}, 400, "kind must be text"),
