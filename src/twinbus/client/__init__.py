@@ -1,6 +1,6 @@
 """Clients of a bus: connection strings and entity administration.
 
-Never imports the server's side; speaks to twinbus and to Azure by what stands on the wire.
+Never imports server code; talks to twinbus and Azure only over the wire.
 """
 
 __all__ = [

@@ -1,8 +1,8 @@
 """Entity administration over HTTP: create, show, list and delete entities and rules.
 
-The Atom protocol of Azure Service Bus's management endpoint, just the part the command line and the
-tests need, on the standard library.  Settings are named as in that protocol (`LockDuration`) and
-travel as text; what they mean is the server's to say.
+The part of the Atom protocol of Azure Service Bus's management endpoint that the command line and
+the tests need, on the standard library.  Settings have the protocol's names (`LockDuration`) and
+travel as text; the server interprets them.
 """
 
 import ssl
@@ -29,9 +29,9 @@ PAGE_SIZE: Final = 100  # what the official SDK asks for
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of entity: what it is called, its element, and its settings.
+    """A kind of entity: its name, its XML element, and its settings.
 
-    The settings stand in the order of the protocol's schema; the cloud's service refuses any other.
+    The settings are in the order of the protocol's schema; Azure refuses any other order.
     """
 
     word: str
@@ -104,7 +104,7 @@ class AdminClient:
         self._request("DELETE", _path(names))
 
     def list(self, kind: Kind, names: Sequence[str] = ()) -> Iterator[Entry]:
-        """All queues or topics, or all that is below the entity of these names."""
+        """All queues or topics, or everything below the entity with these names."""
         collection = f"{_path(names)}{_BELOW[len(names)]}" if names else f"/$Resources/{kind.word}s"
         skip = 0
         while True:

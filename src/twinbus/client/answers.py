@@ -1,8 +1,8 @@
-"""The map of an answer, its messages cut out in place.
+"""Reads the map of an answer and cuts its messages out in place.
 
-An answer may hold thousands of messages: binaries in a list, or maps {`message`: binary}.  Read by
-the codec, value by value, they would cost more than everything else on this side.  Here the usual
-forms of an element are recognized by their first bytes and the message is one slice; any other form
+An answer may hold thousands of messages: binaries in a list, or maps {`message`: binary}.  Decoding
+them value by value would cost more than everything else in the client.  So this recognizes the
+usual forms of an element by their first bytes and takes the message as one slice; any other form
 goes through the codec.
 """
 

@@ -1,13 +1,13 @@
-"""A BusConnection for programs without a loop: one runs in a thread of its own.
+"""A BusConnection for programs without an event loop: the loop runs in its own thread.
 
     connection = BlockingConnection.open(connection_string)
     node = connection.call(lambda bus: ManagementNode.open(bus, "orders"))
 
-The thread answers heartbeats by itself, however long the program works on something else.  The
-work is a coroutine that is given the BusConnection; what it raises is raised here.
+The thread answers heartbeats however long the program is busy elsewhere.  The work is a coroutine
+that gets the BusConnection; what it raises is raised here.
 
-A process that was forked has no threads of its parent's.  There the connection counts as lost, and
-its socket is left alone: it is still the parent's.
+A forked process does not inherit its parent's threads.  There the connection counts as lost, and
+its socket is left alone because it still belongs to the parent.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ CLOSE_DURATION_S_MAX: Final = 5.0
 
 
 class CannotConnect(ConnectionLost):
-    """There is nobody at the other end who could be talked to.
+    """No bus answers at the other end.
 
-    `is_final`: it is not a matter of time; the name is unknown, or the certificate not trusted.
+    `is_final`: trying again will not help; the name is unknown, or the certificate not trusted.
     """
 
     def __init__(self, text: str, is_final: bool) -> None:
@@ -65,23 +65,23 @@ class BlockingConnection:
 
     @property
     def is_lost(self) -> bool:
-        """Whether calls are in vain: a new connection is needed."""
+        """Whether calls can no longer succeed: a new connection is needed."""
         connection = self._connection
         return connection is None or connection.error is not None or os.getpid() != self._pid
 
     def call(self, work: Work[T], timeout_s: float = CALL_DURATION_S_MAX) -> T:
-        """Do the work and wait for it; OperationTimeout when it takes longer."""
+        """Do the work and wait for it; OperationTimeout if it takes too long."""
         return result_of(self.start(work), timeout_s)
 
     def start(self, work: Work[T]) -> "Future[T]":
-        """Begin the work; several pieces begin in the order in which they are given."""
+        """Begin the work; several pieces begin in the order they were passed."""
         connection = self._connection
         if connection is None or os.getpid() != self._pid:
             raise ConnectionLost("the connection is closed, or another process's")
         return asyncio.run_coroutine_threadsafe(work(connection), self._loop)
 
     def close(self) -> None:
-        """Say good-bye, end the thread and the loop.  More than once does no harm."""
+        """Close the connection, the thread and the loop.  Safe to call twice."""
         if os.getpid() != self._pid or self._loop.is_closed():
             return
         connection, self._connection = self._connection, None
@@ -130,7 +130,7 @@ class BlockingConnection:
 
 
 def result_of(work: "Future[T]", timeout_s: float) -> T:
-    """What the work gives, or raises."""
+    """Return the work's result, or raise its error."""
     try:
         return work.result(timeout_s)
     except CancelledError:

@@ -7,9 +7,9 @@
         received = await receiver.receive()
         await receiver.complete(received)
 
-A send is over when the bus has accepted it, a settlement when the bus has confirmed it.  Nothing is
-ever tried again here: when the connection is lost, what was under way raises `ConnectionLost` and
-its outcome is unknown.  Speaks to twinbus and to Azure by what stands on the wire.
+A send completes when the bus has accepted it, a settlement when the bus has confirmed it.  Nothing
+is retried here: when the connection is lost, operations in progress raise `ConnectionLost` and
+their outcome is unknown.  Talks to twinbus and Azure only over the wire.
 """
 
 import asyncio
@@ -100,7 +100,7 @@ class BusConnection(asyncio.Protocol):
 
     @property
     def product(self) -> str | None:
-        """What the bus calls itself in its `open`; Azure does not."""
+        """The bus's name for itself in its `open`; Azure sends none."""
         told = (self._connection.peer.properties or {}).get("product")
         return told if isinstance(told, str) else None
 
@@ -111,7 +111,7 @@ class BusConnection(asyncio.Protocol):
         await self.close()
 
     async def open_sender(self, queue: str) -> Sender:
-        """A link to send to a queue; raises why when the bus refuses it."""
+        """A link to send to a queue; raises the reason if the bus refuses it."""
         name = self._next_name(queue)
         link = self._living_session().attach_sender(
             name, Source(name), Target(queue), snd_settle_mode=UNSETTLED
@@ -125,7 +125,7 @@ class BusConnection(asyncio.Protocol):
     ) -> Receiver:
         """A link to receive from a queue, or from a subqueue: `orders/$DeadLetterQueue`.
 
-        `credit` is how many messages may be here unsettled; they are asked for at once.
+        `credit` is how many unsettled messages may be here; they are requested at once.
         """
         settle_mode = SETTLED if receive_and_delete else UNSETTLED
         return await self._open_receiver(Source(queue), credit, settle_mode)
@@ -141,7 +141,7 @@ class BusConnection(asyncio.Protocol):
     ) -> Receiver:
         """Receive from a session, the next available one if none is named.
 
-        The bus looks for one for `wait_s`; then the receiver ends with an error.
+        The bus looks for one for up to `wait_s`; then the receiver ends with an error.
         """
         source = Source(queue, filter={_SESSION_FILTER: session_id})
         properties: dict[object, object] = {_TIMEOUT: UInt(int(wait_s * 1_000))}
@@ -170,7 +170,7 @@ class BusConnection(asyncio.Protocol):
         return receiver
 
     async def close(self) -> None:
-        """Say good-bye and wait for the answer, a while."""
+        """Send `close` and wait a while for the answer."""
         if self.error is None:
             self._connection.close()
             self.flush()
@@ -178,24 +178,24 @@ class BusConnection(asyncio.Protocol):
         self.abort()
 
     def abort(self) -> None:
-        """Hang up at once."""
+        """Close the socket at once."""
         if self._transport is not None:
             self._transport.abort()
         self._lost("closed by this client")
 
     def pause_reading(self) -> None:
-        """Read nothing more from the socket: for tests of what the bus does then."""
+        """Stop reading from the socket, to test how the bus reacts."""
         if self._transport is not None:
             self._transport.pause_reading()
 
     def flush_soon(self) -> None:
-        """Send what has gathered at the end of this turn of the loop, all in one write."""
+        """Send everything collected by the end of this loop turn, in one write."""
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self.flush)
 
     def forget(self, link: Sender | Receiver) -> None:
-        """It has detached: nothing more is told to it."""
+        """The link has detached: tell it nothing more."""
         self._links.discard(link)
         self.flush_soon()
 
@@ -243,7 +243,7 @@ class BusConnection(asyncio.Protocol):
         self._lost(f"lost: {exc}" if exc else "closed by the bus")
 
     def _tick(self) -> None:
-        """Heartbeats out, and the end of a connection that stays silent."""
+        """Send heartbeats, and end a connection that stays silent."""
         if self.error is None:
             self._ticker = self._loop.call_later(TICK_INTERVAL_S, self._tick)
             for event in self._connection.tick(SystemClock().now().mono_ms):

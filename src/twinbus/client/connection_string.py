@@ -1,7 +1,7 @@
-"""Connection strings: what they hold, and what is wrong with one that does not work.
+"""Connection strings: their parts, and what is wrong with a bad one.
 
-A connection string is what a person copies from one place to another, so every complaint names the
-part at fault.  No complaint ever shows the key.
+People copy connection strings from place to place, so every error names the part at fault.  No
+error ever shows the key.
 """
 
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ class ConnectionString:
 
     @property
     def authority(self) -> str:
-        """`host[:port]` as it stands in URIs."""
+        """`host[:port]` as in URIs."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port is None else f"{host}:{self.port}"
 

@@ -4,7 +4,7 @@
     fault = client.add({"kind": "throttle", "entity": "orders", "duration_s": 30})
     client.clear(fault["id"])
 
-Documents are those of the protocol; what makes sense is the server's to say.
+Documents are those of the protocol; the server checks them.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""Requests over HTTP to one namespace, on the standard library: one connection per request.
+"""HTTP requests to one namespace, on the standard library: one connection per request.
 
-Signs every request with a token for the whole namespace.  What is said is the caller's.
+Signs every request with a token for the whole namespace.  The caller interprets the answer.
 """
 
 import http.client
@@ -103,5 +103,5 @@ class HttpClient:
 
 
 def refusal(status: int, reason: str) -> ServiceError:
-    """The error that an answer with this status is."""
+    """The error for an answer with this status."""
     return _REFUSALS.get(status, ServiceError)(reason or f"HTTP status {status}")

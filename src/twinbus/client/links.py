@@ -30,9 +30,9 @@ DRAIN_DURATION_S_MAX: Final = 5.0
 
 
 class ConnectionLost(TwinbusError):
-    """The connection is gone; what was under way may or may not have happened.
+    """The connection is lost; operations in progress may or may not have happened.
 
-    `condition` is AMQP's, if the bus has said why; empty otherwise.
+    `condition` is the AMQP condition if the bus gave a reason, otherwise empty.
     """
 
     def __init__(self, text: str, condition: str = "") -> None:
@@ -54,7 +54,7 @@ _BY_CONDITION: Final = _error_classes()
 
 
 def service_error(error: AmqpError | None) -> ServiceError:
-    """What the bus said, as the exception of that name."""
+    """The bus's error as the exception of that name."""
     if error is None:
         return ServiceError("the bus ended the link")
     kind = _BY_CONDITION.get(error.condition, ServiceError)
@@ -73,7 +73,7 @@ class Owner(Protocol):
 
 
 class Received:
-    """A message that has come, locked unless it was received and deleted."""
+    """A received message, locked unless it was received and deleted."""
 
     __slots__ = ("_message", "data", "delivery_id", "settled")
 
@@ -85,14 +85,14 @@ class Received:
 
     @property
     def message(self) -> DecodedMessage:
-        """Read when it is asked for: one that cannot be read is no reason to hang up."""
+        """Decoded on demand: an unreadable message is no reason to close the connection."""
         if self._message is None:
             self._message = decode_message(self.data)
         return self._message
 
     @property
     def body(self) -> bytes:
-        """The data body; empty when the body is of another kind (see `message.body`)."""
+        """The data body; empty if the body is of another kind (see `message.body`)."""
         body = self.message.body
         return body if isinstance(body, bytes) else b""
 
@@ -106,7 +106,7 @@ class Received:
 
     @property
     def locked_until_ms(self) -> int:
-        """UTC; 0 when it is not locked."""
+        """UTC; 0 if it is not locked."""
         return self._annotation(wire_names.LOCKED_UNTIL)
 
     def _annotation(self, name: str) -> int:
@@ -145,11 +145,11 @@ class Sender(_Link):
 
     @property
     def message_size_bytes_max(self) -> int:
-        """What the bus takes in one message or batch; 0 when it has stated nothing."""
+        """Maximum size of a message or batch; 0 if the bus states none."""
         return self._link.peer_max_message_size
 
     def close(self) -> None:
-        """Detach; what was under way counts as lost."""
+        """Detach; operations in progress count as lost."""
         if self.error is None:
             self._link.detach()
             self.end(InvalidOperation("the sender is closed"))
@@ -170,7 +170,7 @@ class Sender(_Link):
         return outcome
 
     def send_waiting(self) -> None:
-        """Send what waits, as far as credit and the socket allow."""
+        """Send waiting messages, as far as credit and the socket allow."""
         link, waiting = self._link, self._waiting
         while waiting and link.credit > 0 and self.connection.writable:
             data, message_format, outcome = waiting.popleft()
@@ -185,7 +185,7 @@ class Sender(_Link):
         _finish(self.attached, None)
 
     def disposed(self, event: DispositionReceived) -> None:
-        """The bus's word on some of what we sent."""
+        """The bus accepted or refused some of our messages."""
         error = _refusal(event.state)
         for context in event.contexts:
             assert isinstance(context, asyncio.Future)
@@ -193,7 +193,7 @@ class Sender(_Link):
             _finish(context, error)
 
     def end(self, error: TwinbusError) -> None:
-        """The link is gone: nothing will be answered any more."""
+        """The link is gone: no more answers will come."""
         self._end(error)
         for outcome in self._under_way:
             _finish(outcome, ConnectionLost(f"outcome unknown: {error}"))
@@ -217,14 +217,14 @@ class Receiver(_Link):
         link.context = self
 
     def close(self) -> None:
-        """Detach; what is unsettled stays locked until its lock runs out: release it before."""
+        """Detach; unsettled messages stay locked until their locks expire: release them first."""
         if self.error is None:
             self._link.detach()
             self.end(InvalidOperation("the receiver is closed"))
             self.connection.forget(self)
 
     async def receive(self, wait_s: float | None = None) -> Received | None:
-        """The next message; None when none came in time (without a time: waits for ever)."""
+        """The next message; None if none arrived in time (without a timeout it waits forever)."""
         self.raise_if_closed()
         if self._arrived:
             return self._arrived.popleft()
@@ -239,7 +239,7 @@ class Receiver(_Link):
                 timer.cancel()
 
     def complete(self, received: Received) -> asyncio.Future[None]:
-        """Done with it: the bus deletes it.  This and the rest are over when the bus confirms."""
+        """Done with it: the bus deletes it.  This and the rest return when the bus confirms."""
         return self._settle(received, ACCEPTED)
 
     def abandon(self, received: Received) -> asyncio.Future[None]:
@@ -291,18 +291,18 @@ class Receiver(_Link):
         self.connection.flush_soon()
 
     def ask_for(self, count: int) -> None:
-        """Ask for so many more messages and, whatever is settled, for none beyond them.
+        """Request this many more messages, and no others, whatever is settled.
 
-        For a receiver that was opened without credit.
+        For a receiver opened without credit.
         """
         self._link.credit_window = 0
         self._link.grant(count)
         self.connection.flush_soon()
 
     async def drain(self) -> list[Received]:
-        """Take back what was asked for; gives what has come nevertheless.
+        """Withdraw the requests; return the messages that arrived anyway.
 
-        After it nothing more comes: nothing is deleted or locked for somebody who has gone.
+        After that nothing more comes: nothing is deleted or locked for a receiver that has gone.
         """
         if self.error is None and self._link.credit > 0:
             self._draining = asyncio.get_running_loop().create_future()
@@ -315,7 +315,7 @@ class Receiver(_Link):
         return arrived
 
     def drained(self) -> None:
-        """The bus has used what it was asked for, or given it back."""
+        """The bus has used up our credit, or returned it."""
         if self._draining is not None:
             _finish(self._draining, None)
 
@@ -329,7 +329,7 @@ class Receiver(_Link):
         self._arrived.append(received)
 
     def confirmed(self, event: IncomingSettled) -> None:
-        """The bus's word on settlements of ours; the range may name other links' deliveries."""
+        """The bus confirmed settlements; the range may include deliveries of other links."""
         error = _refusal(event.state, rejected_is_confirmed=True)
         settling = self._settling
         if event.first == event.last:
@@ -343,7 +343,7 @@ class Receiver(_Link):
             self._link.top_up()
 
     def end(self, error: TwinbusError) -> None:
-        """The link is gone: nothing will come or be confirmed any more."""
+        """The link is gone: no more messages or confirmations will come."""
         self._end(error)
         for outcome in self._settling.values():
             _finish(outcome, ConnectionLost(f"outcome unknown: {error}"))
@@ -359,7 +359,7 @@ class Receiver(_Link):
 def _refusal(
     state: DeliveryState | None, *, rejected_is_confirmed: bool = False
 ) -> ServiceError | None:
-    """Why the bus said no; None when it said yes.  It confirms a dead-letter by `rejected`."""
+    """Why the bus refused; None if it accepted.  It confirms a dead-letter with `rejected`."""
     if isinstance(state, Accepted):
         return None
     if isinstance(state, Rejected):

@@ -1,4 +1,4 @@
-"""What a running server has metered, over HTTP (docs/operating/cost.md)."""
+"""A running server's metered usage, over HTTP (docs/operating/cost.md)."""
 
 import ssl
 from urllib.parse import urlencode
@@ -15,7 +15,7 @@ class MeterClient:
         self._http = HttpClient(connection_string, tls)
 
     def read(self, from_text: str | None = None, to_text: str | None = None) -> list[Metered]:
-        """A sum for each day, entity and kind; times as ISO 8601 has them."""
+        """A sum for each day, entity and kind; times are ISO 8601."""
         span = {"from": from_text, "to": to_text}
         query = urlencode({name: text for name, text in span.items() if text is not None})
         document = self._http.exchange_json("GET", f"/$meter?{query}")

@@ -1,4 +1,4 @@
-"""Namespaces over HTTP: make, list and delete them on a running server.
+"""Namespaces over HTTP: create, list and delete them on a running server.
 
 client = NamespaceClient(connection_string)   # of the first namespace, with the Manage right
 connection_string = client.create("test-1")
@@ -24,7 +24,7 @@ class NamespaceClient:
         self._request = HttpClient(connection_string, tls).exchange_json
 
     def create(self, name: str, config: str = "") -> str:
-        """A new namespace, with what the text of a Config.json declares; its connection string."""
+        """Create a namespace with the entities of a Config.json; returns its connection string."""
         body = json.dumps({"config": config}).encode() if config else b""
         made = self._request("PUT", _path(name), body)
         plain = "UseDevelopmentEmulator=true;" if self._target.development_emulator else ""
@@ -38,7 +38,7 @@ class NamespaceClient:
         return found
 
     def delete(self, name: str) -> None:
-        """It goes, with its entities and every message in them."""
+        """Delete it, with its entities and all their messages."""
         self._request("DELETE", _path(name))
 
 

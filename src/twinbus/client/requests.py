@@ -4,8 +4,8 @@
         node = await ManagementNode.open(connection, "orders")
         answer = await node.request("twinbus:browse", {"message-count": Int(10)})
 
-The operations are in docs/reference/management-operations.md.  Any number of requests may be under
-way; each gets the answer that names it.  An answer that says no is raised as the error it names.
+docs/reference/management-operations.md lists the operations.  Any number of requests may run at
+once; each gets the answer that names it.  A refusal is raised as the error it names.
 """
 
 import asyncio
@@ -46,14 +46,14 @@ class ManagementNode:
     async def request(
         self, operation: str, body: dict[object, object], wait_s: float = ANSWER_DURATION_S_MAX
     ) -> dict[str, object]:
-        """Ask, and give the map of the answer; it is empty when there was nothing to tell."""
+        """Ask, and return the map of the answer; it may be empty."""
         answer = await self._ask(operation, body, wait_s)
         return read_map(answer.data, answer.body_at, answer.body_end)[0]
 
     async def request_messages(
         self, operation: str, body: dict[object, object], wait_s: float = ANSWER_DURATION_S_MAX
     ) -> tuple[list[bytes], dict[str, object]]:
-        """As `request`, with the answer's messages apart: encoded, and not looked into."""
+        """Like `request`, with the answer's messages apart: encoded, and not looked into."""
         answer = await self._ask(operation, body, wait_s)
         read, messages = read_map(answer.data, answer.body_at, answer.body_end, apart=True)
         return messages, read
@@ -64,11 +64,11 @@ class ManagementNode:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits for an answer."""
+        """Whether no request waits for an answer."""
         return not self._asked
 
     def close(self) -> None:
-        """Detach both links; what is under way ends with an error."""
+        """Detach both links; requests in progress end with an error."""
         self._requests.close()
         self._answers.close()
 
@@ -95,7 +95,7 @@ class ManagementNode:
         return answer
 
     async def _read_answers(self) -> None:
-        """Hand every answer to who has asked, as long as the link lives."""
+        """Hand each answer to its request, as long as the link lives."""
         error: TwinbusError
         try:
             while True:
@@ -114,9 +114,9 @@ class ManagementNode:
 
 
 class ManagementNodes:
-    """The nodes of one connection, each opened once: the bus knows one of an entity in a session.
+    """The nodes of one connection, each opened once: the bus allows one per entity and session.
 
-    Those that were not used for longest are closed when there are too many.
+    When there are too many, the least recently used are closed.
     """
 
     def __init__(self, connection: BusConnection) -> None:
@@ -141,7 +141,7 @@ class ManagementNodes:
 
 
 class _Answer:
-    """What came back: whom it answers, what it says, and where its map is."""
+    """An answer: the request it belongs to, its status, and where its map is."""
 
     __slots__ = ("body_at", "body_end", "correlation_id", "data", "said")
 

@@ -31,7 +31,7 @@ CORRELATION_NAMES: Final = (
 
 @dataclass(frozen=True)
 class RuleSettings:
-    """What a rule wants: one of the filters, all messages if there is none, and what it changes."""
+    """The settings of a rule: one filter (none matches all messages), and an action."""
 
     sql: str = ""
     correlation: Mapping[str, str] = field(default_factory=dict)  # by CORRELATION_NAMES
@@ -77,7 +77,7 @@ def _filter(rule: RuleSettings) -> ET.Element:
 
 
 def rule_properties(description: ET.Element) -> dict[str, str]:
-    """What a rule's element says, by name: `Filter`, `Expression`, `Label`, …, `Action`."""
+    """The properties of a rule's element, by name: `Filter`, `Expression`, `Label`, …, `Action`."""
     found: dict[str, str] = {}
     chosen = description.find(_tag("Filter"))
     if chosen is not None:

@@ -1,16 +1,16 @@
-"""Errors of a pair.  All are the SDK's `ServiceBusError`, so callers need no second `except`."""
+"""Errors of a pair.  All extend the SDK's `ServiceBusError`: callers need no second `except`."""
 
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
 
 
 class PairingError(ServiceBusError):
-    """The pair could not be set up as asked, or cannot do what is asked; the text says why."""
+    """The pair could not be set up, or cannot do what was asked; the text says why."""
 
 
 class BacklogUnavailableError(PairingError):
-    """No backlog queue takes the message.  The caller still has it.
+    """No backlog queue accepts the message.  The caller still has it.
 
-    Of a list or batch some may have been taken before: `accepted` says how many, from the front.
+    Some messages of a list or batch may have been accepted: `accepted` of them, from the front.
     """
 
     def __init__(self, message: str, *, accepted: int = 0) -> None:
@@ -19,17 +19,17 @@ class BacklogUnavailableError(PairingError):
 
 
 class PingRefusedError(PairingError):
-    """The primary refuses pings for a reason that waiting does not mend (policy `legacy` only)."""
+    """The primary refuses pings, and waiting will not help (policy `legacy` only)."""
 
 
 class PairFaultedError(PairingError):
-    """One of the two clients has been closed or has faulted, so the pair is over."""
+    """One of the two clients was closed or has faulted, so the pair has ended."""
 
 
 class BacklogMessageSizeExceededError(PairingError, MessageSizeExceededError):
-    """The message fits the primary, but not with the properties that the backlog needs.
+    """The message fits the primary, but not the backlog, which adds properties to it.
 
-    `size_bytes` is its own size, `rewritten_bytes` the one in the backlog.
+    `size_bytes` is its own size, `rewritten_bytes` its size in the backlog.
     """
 
     def __init__(self, size_bytes: int, rewritten_bytes: int, limit_bytes: int) -> None:
@@ -44,9 +44,9 @@ class BacklogMessageSizeExceededError(PairingError, MessageSizeExceededError):
 
 
 class UnrestorableMessageError(PairingError):
-    """A message of a backlog queue cannot be given back its form; `reason` goes on its dead letter.
+    """A message of a backlog queue cannot be restored; it is dead-lettered with `reason`.
 
-    `reason` is one word for programs, `description` says to a person what is wrong.
+    `reason` is one word for programs, `description` explains it to people.
     """
 
     def __init__(self, reason: str, description: str) -> None:

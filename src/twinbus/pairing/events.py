@@ -1,4 +1,4 @@
-"""What a pair tells: events as they happen, statuses when asked."""
+"""What a pair reports: events as they happen, and its status on request."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 
 
 class State(Enum):
-    """Of one entity as its senders see it; see failover.py for what moves it."""
+    """The state of one entity as its senders see it; failover.py has the transitions."""
 
     HEALTHY = "healthy"
     FAILING = "failing"
@@ -17,7 +17,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EntityFailing:
-    """A send has failed in a way that counts; the failover interval runs."""
+    """A send failed in a way that counts; the failover interval has started."""
 
     entity: str
     error: BaseException
@@ -47,7 +47,7 @@ class PingFailed:
 
 @dataclass(frozen=True, slots=True)
 class BacklogQueueLost:
-    """The queue did not take a message and has left the rotation."""
+    """The queue did not accept a message and has left the rotation."""
 
     queue: str
     error: BaseException
@@ -56,7 +56,7 @@ class BacklogQueueLost:
 
 @dataclass(frozen=True, slots=True)
 class SyphonProgress:
-    """After each cycle that has moved or dead-lettered something."""
+    """Reported after each cycle that moved or dead-lettered a message."""
 
     queue: str
     moved: int  # in this cycle
@@ -67,7 +67,7 @@ class SyphonProgress:
 
 @dataclass(frozen=True, slots=True)
 class SyphonResting:
-    """A destination takes no messages, or a backlog queue gives none: it rests for `rest_s`."""
+    """A destination accepts no messages, or a backlog queue fails: it rests for `rest_s`."""
 
     path: str  # of the destination or of the backlog queue
     error: BaseException

@@ -1,7 +1,7 @@
-"""What a pair is made of, and the checks of it (P-2).
+"""The options of a pair, and their checks (P-2).
 
-Wrong values are told when the options are made, with the range that is allowed: nothing here talks
-to a namespace.
+Creating options with a wrong value raises an error that names the allowed range.  Nothing here
+talks to a namespace.
 """
 
 import datetime as dt
@@ -30,7 +30,7 @@ class PairedNamespaceOptions:
 
 
 class OptionSettings(TypedDict, total=False):
-    """Keywords of the options; the constructor has their defaults."""
+    """Keyword arguments of the options; the constructor shows their defaults."""
 
     failover_interval: Seconds
     enable_syphon: bool
@@ -47,9 +47,9 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     """Keep sending while the primary is down: messages wait in backlog queues of the secondary.
 
     `secondary_manager` is a `ServiceBusAdministrationClient` of the secondary whose credential has
-    the Manage claim, `secondary_client` a `ServiceBusClient` of the same namespace; blocking ones
-    for `twinbus.pairing`, async ones for `twinbus.pairing.aio`.  Closing the pair closes
-    `secondary_client`, as it closes the primary's; `secondary_manager` stays the caller's.
+    the Manage claim; `secondary_client` is a `ServiceBusClient` of that namespace.  Use blocking
+    clients for `twinbus.pairing`, async ones for `twinbus.pairing.aio`.  Closing the pair closes
+    the primary's client and `secondary_client`; the caller closes `secondary_manager`.
     """
 
     def __init__(
@@ -115,10 +115,10 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         client_options: dict[str, Any] | None = None,
         **settings: Unpack[OptionSettings],
     ) -> "SendAvailabilityPairedNamespaceOptions":
-        """Hold the text: `pair_namespace` makes clients of its own flavour, and closes them.
+        """Options for a connection string: `pair_namespace` creates the clients and closes them.
 
-        `manager_options` and `client_options` are keywords for the clients'
-        `from_connection_string` (retries, certificates, a proxy); `settings` are the constructor's.
+        `manager_options` and `client_options` are passed to the clients' `from_connection_string`
+        (retries, certificates, a proxy), `settings` to the constructor.
         """
         if "=" not in secondary:
             raise ValueError(
@@ -150,10 +150,10 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
 
 
 def primary_name_of(namespace: str) -> str:
-    """The name that backlog queues carry: the first label of the namespace's host.
+    """The primary's name in the names of backlog queues: the first label of its host name.
 
-    Addresses and `localhost` have no labels that tell namespaces apart, so there it is host and
-    port: several servers of one machine must not share their backlog queues.
+    IP addresses and `localhost` have no label that tells namespaces apart, so they use host and
+    port: several servers on one machine must not share backlog queues.
     """
     host, port = host_and_port(namespace)
     if host == "localhost" or _is_address(host):
@@ -164,7 +164,7 @@ def primary_name_of(namespace: str) -> str:
 def primary_name_in(
     options: SendAvailabilityPairedNamespaceOptions, primary: Any, secondary: Any
 ) -> str:
-    """The same of a pair's two clients; `ValueError` if they are of one namespace."""
+    """The primary's name, from a pair's two clients; `ValueError` if they share a namespace."""
     namespace: str = primary.fully_qualified_namespace
     if is_same_namespace(namespace, secondary.fully_qualified_namespace):
         raise ValueError(f"{namespace} cannot be paired with itself.")
@@ -172,20 +172,20 @@ def primary_name_in(
 
 
 def is_same_namespace(a: str, b: str) -> bool:
-    """Whether two fully qualified namespaces or endpoints are one and the same."""
+    """Whether two fully qualified namespaces or endpoints are the same."""
     return host_and_port(a) == host_and_port(b)
 
 
 def host_and_port(namespace: str) -> tuple[str, int | None]:
-    """`contoso.servicebus.windows.net`, `sb://localhost:5672/`, `[::1]:5672` and their like."""
+    """Of `contoso.servicebus.windows.net`, `sb://localhost:5672/`, `[::1]:5672` and the like."""
     text = namespace.strip()
     try:
         parts = urlsplit(text if "//" in text else "//" + text)
         host, port = (parts.hostname or "").rstrip("."), parts.port
     except ValueError as error:
-        raise ValueError(f"{namespace!r} is no namespace: {error}.") from error
+        raise ValueError(f"{namespace!r} is not a namespace: {error}.") from error
     if not host:
-        raise ValueError(f"{namespace!r} is no namespace: it names no host.")
+        raise ValueError(f"{namespace!r} is not a namespace: it has no host.")
     return host, port
 
 
@@ -200,7 +200,7 @@ def _is_address(host: str) -> bool:
 def _name(name: str) -> str:
     """A first segment of a queue's path."""
     if not name or "/" in name:
-        raise ValueError(f"primary_name must be a text without '/', not {name!r}.")
+        raise ValueError(f"primary_name must be text without '/', not {name!r}.")
     return name
 
 

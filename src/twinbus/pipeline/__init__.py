@@ -1,11 +1,11 @@
-"""The data pipeline on Spark: `format("servicebus")`, and the jobs that stand on it.
+"""The data pipeline on Spark: `format("servicebus")`, and the jobs built on it.
 
     from twinbus import pipeline
 
     spark = pipeline.open_session("orders")  # or your own: pipeline.register(spark)
     orders = spark.read.format("servicebus").option("connectionString", …)…
 
-Needs the extra `spark` (pip install 'twinbus[spark]'); nothing else of twinbus does.
+Needs the extra `spark` (pip install 'twinbus[spark]'); the rest of twinbus does not.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ __all__ = ["open_session", "register"]
 def open_session(
     name: str, *, master: str | None = None, conf: Mapping[str, str] = MappingProxyType({})
 ) -> "SparkSession":
-    """A session that knows the format and starts quickly, with Java found; local unless told."""
+    """A Spark session that knows the format, finds Java and starts quickly; local by default."""
     from twinbus.pipeline.running.session import open_session as opened  # noqa: PLC0415 - loads Spark
 
     return opened(name, master=master, conf=conf)

@@ -1,8 +1,8 @@
-"""The options of `format("servicebus")`: read strictly, or refused with a reason.
+"""The options of `format("servicebus")`: checked strictly, or refused with a reason.
 
-Spark hands over every option as text, its name in lower case; an unknown name is refused with the
-nearest one that exists, because a typing error that is ignored changes what a query reads.  What
-contradicts itself is named, both halves of it.  No complaint shows a value that may hold a key.
+Spark passes every option as text, with its name in lower case.  The error for an unknown name
+suggests the nearest known one, because a typo that is ignored would change what a query reads.
+For a contradiction it names both options.  No error shows a value that may hold a key.
 """
 
 import re
@@ -52,7 +52,7 @@ STREAM_ONLY: Final = ("maxOffsetsPerTrigger",)
 
 
 class GivenOptions:
-    """What the user gave, taken by name; every complaint names the option."""
+    """The user's options, taken by name; every error names the option."""
 
     def __init__(
         self, given: Mapping[str, str], known: Sequence[str], ignored: Sequence[str] = ()
@@ -73,7 +73,7 @@ class GivenOptions:
         return name.lower() in self._given
 
     def text(self, name: str) -> str | None:
-        """None if it is not given; blank is as good as not given."""
+        """None if it is missing or blank."""
         return self._given.get(name.lower(), "").strip() or None
 
     def required(self, name: str, hint: str) -> str:
@@ -100,7 +100,7 @@ class GivenOptions:
         return found.lower() == "true"
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
-        """The first choice is the default; any case will do."""
+        """The first choice is the default; case does not matter."""
         found = self.text(name)
         if found is None:
             return choices[0]
@@ -138,7 +138,7 @@ class GivenOptions:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What a reader is asked to read, checked.  Pickled into the tasks."""
+    """Checked options of a reader.  Pickled into the tasks."""
 
     connection_string: str = field(repr=False)
     namespace: str  # host (and port)

@@ -1,6 +1,6 @@
-"""What tests stand on: a bus of their own, simulated disks and clocks, a real server to torment.
+"""Tools for tests: a bus of your own, simulated disks and clocks, a real server to torment.
 
-Public, so that people can test their own code against twinbus the way twinbus tests itself:
+Public, so that you can test your own code against twinbus the way twinbus tests itself:
 `Bus` is a server as a context manager, and the pytest plugin (plugin.py) has the fixture
 `servicebus`, a fresh namespace for each test.
 

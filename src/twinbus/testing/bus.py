@@ -1,11 +1,11 @@
-"""A bus for tests: a server as a context manager, and fresh namespaces of it in milliseconds.
+"""A bus for tests: a server as a context manager, and fresh namespaces in milliseconds.
 
     with Bus() as bus:
         bus.create_queue("orders")
         with bus.client() as client: ...
 
-`Bus` has the names that users of Testcontainers know (`start`, `stop`, `get_connection_string`,
-`with_…`).  Without a directory of its own a bus leaves nothing behind.
+`Bus` uses the names that Testcontainers users know (`start`, `stop`, `get_connection_string`,
+`with_…`).  Unless you give it a directory, a bus leaves nothing behind.
 """
 
 import atexit
@@ -32,7 +32,7 @@ DEFAULT_RULE: Final = "$Default"
 
 
 class ServiceBus(ABC):
-    """One namespace: what a test does with it, besides using it as its application does."""
+    """One namespace: what a test can do with it, besides using it as the application does."""
 
     def __init__(self) -> None:
         self._clients: list[Any] = []
@@ -45,7 +45,7 @@ class ServiceBus(ABC):
     @property
     @abstractmethod
     def connection_string(self) -> str:
-        """All that a client needs to know."""
+        """The connection string for clients."""
 
     @property
     def admin(self) -> AdminClient:
@@ -64,7 +64,7 @@ class ServiceBus(ABC):
     def create_subscription(
         self, topic: str, name: str, sql: str = "", **settings: Setting
     ) -> Entry:
-        """With `sql` it gets the messages that this filter matches, else all of them."""
+        """With `sql` it gets only the messages that this filter matches."""
         made = self.admin.create(SUBSCRIPTION, (topic, name), entity_properties(settings))
         if sql:
             self.admin.create_rule((topic, name, "sql"), RuleSettings(sql=sql))
@@ -72,7 +72,7 @@ class ServiceBus(ABC):
         return made
 
     def message_count(self, entity: str, subscription: str = "") -> int:
-        """How many messages are active in a queue, or in a subscription of a topic."""
+        """The number of active messages in a queue, or in a subscription of a topic."""
         if subscription:
             found = self.admin.get(SUBSCRIPTION, (entity, subscription))
         else:
@@ -82,7 +82,7 @@ class ServiceBus(ABC):
     # -- clients of the official SDK ---------------------------------------------------------------
 
     def client(self, **options: Any) -> Any:
-        """A `ServiceBusClient`, closed with the bus if the test does not."""
+        """A `ServiceBusClient`, closed with the bus unless the test closes it."""
         made = _sdk("azure.servicebus").ServiceBusClient.from_connection_string(
             self.connection_string, **options
         )
@@ -90,7 +90,7 @@ class ServiceBus(ABC):
         return made
 
     def async_client(self, **options: Any) -> Any:
-        """A `ServiceBusClient` of `azure.servicebus.aio`; its test closes it."""
+        """A `ServiceBusClient` of `azure.servicebus.aio`; the test must close it."""
         return _sdk("azure.servicebus.aio").ServiceBusClient.from_connection_string(
             self.connection_string, **options
         )
@@ -109,19 +109,19 @@ class ServiceBus(ABC):
     # -- trouble -----------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """`kill -9` of the server: no last words.  What was accepted is there after `restart`."""
+        """`kill -9` the server.  Accepted messages are there after `restart`."""
         self.server.kill()
 
     def restart(self) -> None:
-        """Start the server again, after `kill` or as it is: same port, same data."""
+        """Start the server again, also after `kill`: same port, same data."""
         if self.server.running:
             self.server.stop()
         self.server.restart()
 
     def fault(self, kind: str, **scope: object) -> "Fault":
-        """Something that goes wrong from now on, until it is cleared or the test has ended.
+        """Inject a fault, until it is cleared or the test ends.
 
-        Kinds and what they take are those of `twinbus fault add`: `fault("throttle",
+        Kinds and options are those of `twinbus fault add`: `fault("throttle",
         entity="orders")`, `fault("slow-store", delay_ms=200)`.
         """
         return Fault(FaultClient(self.connection_string), kind, scope)
@@ -132,7 +132,7 @@ class ServiceBus(ABC):
 
 
 class Fault:
-    """A fault in force.  As a context manager it ends with the block."""
+    """A fault in force.  As a context manager, it ends with the block."""
 
     def __init__(self, client: FaultClient, kind: str, scope: Mapping[str, object]) -> None:
         self._client = client
@@ -149,7 +149,7 @@ class Fault:
 
 
 class Bus(ServiceBus):
-    """A server of its own, on a free port."""
+    """A server on a free port."""
 
     def __init__(
         self,
@@ -159,8 +159,8 @@ class Bus(ServiceBus):
         port: int = 0,
         arguments: Sequence[str] = (),
     ) -> None:
-        """`config` is a Config.json: the file, or what is in it.  `arguments` are those of
-        `twinbus serve`.  Without `data`, everything is gone after `stop`.
+        """`config` is a Config.json: the file, or its text.  `arguments` are those of
+        `twinbus serve`.  Without `data`, `stop` deletes everything.
         """
         super().__init__()
         self._config = config
@@ -207,7 +207,7 @@ class Bus(ServiceBus):
         return self
 
     def stop(self) -> None:
-        """End it; a bus that has been stopped may be started again."""
+        """Stop it; you can start it again."""
         self.close_clients()
         server = self._server
         try:
@@ -244,7 +244,7 @@ class Bus(ServiceBus):
         return self.server.port
 
     def fresh_namespace(self, config: str = "") -> "FreshNamespace":
-        """A namespace beside the others, with what the text of a Config.json declares."""
+        """Another namespace, with the entities that the text of a Config.json declares."""
         return FreshNamespace(self, config)
 
     # -- as Testcontainers has it ------------------------------------------------------------------
@@ -256,7 +256,7 @@ class Bus(ServiceBus):
         return self.host
 
     def get_exposed_port(self, _port: int) -> int:
-        """Whatever is asked for: AMQP, administration and `/health` have one port."""
+        """The same for any port: AMQP, administration and `/health` share one."""
         return self.port
 
     def _config_file(self, folder: Path) -> Path:
@@ -267,7 +267,7 @@ class Bus(ServiceBus):
         return Path(str(self._config))
 
     def _end(self) -> None:
-        """No process, no temporary files, whatever has happened before."""
+        """Leave no process and no temporary files, whatever happened before."""
         atexit.unregister(self._end)
         if self._server is not None and self._server.running:
             self._server.kill()
@@ -278,7 +278,7 @@ class Bus(ServiceBus):
 
 
 class FreshNamespace(ServiceBus):
-    """A namespace of a running bus that nobody else uses; it goes when it is closed."""
+    """A namespace of a running bus that nobody else uses; closing it deletes it."""
 
     def __init__(self, bus: Bus, config: str = "") -> None:
         super().__init__()
@@ -300,7 +300,7 @@ class FreshNamespace(ServiceBus):
         return NamespaceClient(self._bus.connection_string)
 
     def fault(self, kind: str, **scope: object) -> Fault:
-        """As of any bus; what hits stores and brokers hits those of all namespaces."""
+        """Like `Bus.fault`; faults on stores and brokers affect all namespaces."""
         # Imported late: it is the server's table, and few tests need it.
         from twinbus.gateway.faults.kinds import KINDS  # noqa: PLC0415
 
@@ -311,7 +311,7 @@ class FreshNamespace(ServiceBus):
         return Fault(FaultClient(self._bus.connection_string), kind, scope)
 
     def close(self) -> None:
-        """The namespace goes with everything in it; the server is as it was before, and runs."""
+        """Delete the namespace and everything in it; the server keeps running."""
         try:
             self.close_clients()
         finally:
@@ -329,7 +329,7 @@ class FreshNamespace(ServiceBus):
 
 
 def _sdk(module: str) -> Any:
-    """Azure's SDK, which the base install does without."""
+    """Azure's SDK, which the base install does not include."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -1,10 +1,10 @@
-"""Histories and their judge: what clients saw, and which promises that breaks.
+"""Histories and their checker: what clients saw, and which promises were broken.
 
-A history is written by the clients of a system under test, in the order they saw things: they
-`invoke` an operation and later learn that it went `ok`, was refused (`fail`), or never learn it
-(`info`: the connection died).  What is unknown is never assumed to be either.  `check` reads a
+The clients of a system under test write a history in the order they saw things: they `invoke` an
+operation and later learn that it went `ok`, was refused (`fail`), or never learn its outcome
+(`info`: the connection died).  An unknown outcome is never assumed to be either.  `check` reads a
 finished history and names every message that proves a broken promise.  It is pure and knows nothing
-of the server, so a bug there cannot hide a bug here.
+about the server, so a bug there cannot hide here.
 
 The first rules are those of Jepsen's total-queue checker; the rest follow from what Service Bus
 promises about locks, sequence numbers and delivery counts.
@@ -29,7 +29,7 @@ class Operation(Enum):
 
 
 class Phase(Enum):
-    """How far an operation has come."""
+    """How far an operation has got."""
 
     INVOKE = "invoke"
     OK = "ok"
@@ -134,7 +134,7 @@ class History:
 
 @dataclass
 class Report:
-    """The verdict.  Each list names messages; the first seven are broken promises."""
+    """The verdict.  Each list names messages; the first seven lists are broken promises."""
 
     lost: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
@@ -197,10 +197,10 @@ def _began_ms(delivery: Event) -> int:
 
 
 def check(history: History, *, drained: bool) -> Report:
-    """Judges a finished history.
+    """Check a finished history.
 
-    `drained` says that in the end everything was received until nothing came any more; without
-    that a message that was never seen again may just be waiting, and nothing counts as lost.
+    `drained` says that everything was received in the end, until nothing more came.  Otherwise a
+    message that was never seen again may just be waiting, and nothing counts as lost.
     """
     report = Report()
     stories: dict[str, _MessageStory] = {}

@@ -1,4 +1,4 @@
-"""SimClock: time that only moves when told to."""
+"""SimClock: time that moves only when told to."""
 
 from typing import Final
 

@@ -46,7 +46,7 @@ class CrashMode(enum.Enum):
 
 
 class PowerCut(BaseException):
-    """The power is off: no operation works any more.  No `except Exception` may catch it."""
+    """The power is off: every operation fails.  No `except Exception` may catch it."""
 
 
 class _Inode:
@@ -132,11 +132,11 @@ class SimDisk:
     # -- what tests do with it -------------------------------------------------------------------
 
     def cut_power_after(self, operations: int) -> None:
-        """Let so many operations happen from now on, and cut the power at the next."""
+        """Allow this many more operations, and cut the power at the next one."""
         self._cut_at = self.operation_count + operations
 
     def after_power_cut(self, rng: random.Random, mode: CrashMode) -> "SimDisk":
-        """The disk as it is found when the power is back."""
+        """The disk as found when the power is back."""
         found = SimDisk(self.capacity)
         names = dict(self._names if mode is CrashMode.KEEP else self._durable_names)
         if mode not in (CrashMode.DROP, CrashMode.KEEP):
@@ -156,11 +156,11 @@ class SimDisk:
 
     @property
     def unsynced_name_count(self) -> int:
-        """How many changes of names a power cut could undo right now."""
+        """How many name changes a power cut could undo right now."""
         return len(self._changes)
 
     def restarted(self) -> "SimDisk":
-        """A copy, as the next process finds it when this one is killed and the machine runs on."""
+        """A copy as the next process finds it when this one is killed, without a power cut."""
         return self.after_power_cut(random.Random(0), CrashMode.KEEP)
 
     def revive(self) -> None:
@@ -174,7 +174,7 @@ class SimDisk:
         self._failures[kind] = (nth, code, for_ever)
 
     def heal(self) -> None:
-        """Nothing is to fail any more, and no power cut is to come."""
+        """Cancel all planned failures and power cuts."""
         self._failures.clear()
         self._cut_at = -1
 
@@ -191,7 +191,7 @@ class SimDisk:
         del inode.durable[size:]
 
     def lose(self, name: str) -> None:
-        """Let a file be gone behind everybody's back."""
+        """Remove a file behind everybody's back."""
         del self._names[name]
         self._durable_names.pop(name, None)
 
@@ -266,7 +266,7 @@ class SimDisk:
         self._changes.clear()
 
     def ring(self) -> None:
-        """No kernel knows these files."""
+        """The kernel does not know these files."""
 
     def free_bytes(self) -> int:
         if self.capacity is None:
@@ -311,7 +311,7 @@ class SimFile:
         self.sync()
 
     def begin_write_through(self, ring: WriteRing, buffers: list[bytes], offset: int) -> bool:
-        """No kernel knows these files."""
+        """The kernel does not know these files."""
         return False
 
     def reserve(self, size: int) -> None:

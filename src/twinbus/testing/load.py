@@ -1,10 +1,10 @@
-"""Load that outlives its server: senders and receivers that write down all they see.
+"""Load that outlives its server: senders and receivers that record all they see.
 
 Every message carries its own name and random bytes, and is sent once.  When a connection dies,
-what was under way is noted as unknown and the client connects again, for as long as the load runs.
-Receivers complete most messages, give some back and forget a few, so that locks expire as well.
+operations in progress are recorded as unknown, and the client reconnects while the load runs.
+Receivers complete most messages, abandon some and forget a few, so that locks expire as well.
 
-The load never judges; that is the business of `checkers`.
+The load never judges; `checkers` does.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class Load:
     # -- in the test's hands -----------------------------------------------------------------------
 
     def start(self, senders: int = 4, receivers: int = 4) -> None:
-        """Set going so many more of each."""
+        """Start this many more of each."""
         for number in range(senders):
             name = f"sender-{len(self._senders) + number}"
             self._senders.add(asyncio.create_task(self._keep_sending(name)))
@@ -71,7 +71,7 @@ class Load:
             self._receivers.add(asyncio.create_task(self._keep_receiving(name)))
 
     async def wait_for(self, count: int) -> None:
-        """Wait until so many more sends have been acknowledged."""
+        """Wait until this many more sends have been acknowledged."""
         goal = self.acknowledged_count + count
         while self.acknowledged_count < goal:
             self._raise_failures()
@@ -86,7 +86,7 @@ class Load:
         self._senders = set()
 
     async def drain(self, is_empty: Callable[[], bool], duration_s_max: float = 60) -> bool:
-        """Stop sending, complete everything that comes; False when it did not end in time."""
+        """Stop sending, complete everything that comes; False if it did not finish in time."""
         await self.stop_sending()
         self._draining = True
         loop = asyncio.get_running_loop()
@@ -98,7 +98,7 @@ class Load:
         return empty
 
     async def stop(self) -> None:
-        """End everything; what is still under way is noted as unknown."""
+        """End everything; operations in progress are recorded as unknown."""
         self._raise_failures()
         await _cancel(self._senders | self._receivers)
         if self._under_way:

@@ -5,9 +5,9 @@
         my_application.send_order(servicebus.connection_string)
         assert servicebus.message_count("orders") == 1
 
-One server serves a run (with xdist, one for each worker).  It starts with the first test that asks
-for it; a run without such a test pays for reading this file and for nothing else.  Must not load
-anything of twinbus before that, and must not change what any other plugin or test sees.
+One server serves a run (with xdist, one per worker).  It starts with the first test that uses it;
+a run without such a test only pays for reading this file.  Must not import anything else from
+twinbus before that, and must not change what any other plugin or test sees.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def servicebus_server(pytestconfig: pytest.Config) -> Iterator["Bus"]:
-    """The server of this run, for tests that need all of it."""
+    """The server of this run, for tests that need a whole server."""
     from twinbus.testing.bus import Bus  # noqa: PLC0415 - see above
 
     with Bus(arguments=pytestconfig.getini("servicebus_arguments")) as bus:
@@ -42,7 +42,7 @@ def servicebus_server(pytestconfig: pytest.Config) -> Iterator["Bus"]:
 
 @pytest.fixture(scope="session")
 def _servicebus_config(pytestconfig: pytest.Config) -> str:
-    """What is in the file that every namespace is made after."""
+    """The text of the file that declares every namespace's entities."""
     name: str = pytestconfig.getini("servicebus_config")
     if not name:
         return ""

@@ -1,7 +1,7 @@
 """A bad network on loopback: a TCP proxy that cuts, stalls and chops on request.
 
-Stands between clients and a server, forwards bytes unchanged and in order (TCP never does
-otherwise), and does nothing by itself: a test says when a connection breaks, how bytes are split.
+Stands between clients and a server, forwards bytes unchanged and in order (as TCP always does),
+and does nothing by itself: a test says when a connection breaks and how bytes are split.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class BadNetwork:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self) -> None:
-        """Every connection breaks at once, in both directions, in the middle of whatever it was."""
+        """Break every connection at once, in both directions, in the middle of anything."""
         for writer in list(self._writers):
             sock = writer.get_extra_info("socket")
             if sock is not None:
@@ -54,15 +54,15 @@ class BadNetwork:
             writer.transport.abort()
 
     def stall(self) -> None:
-        """Nothing gets through any more, and nobody is told."""
+        """Let nothing through, and tell nobody."""
         self._flowing.clear()
 
     def mute(self) -> None:
-        """What is sent to the server arrives; nobody hears of it."""
+        """Deliver what clients send; hold back the server's answers."""
         self._answering.clear()
 
     def flow(self) -> None:
-        """What was held up arrives."""
+        """Deliver what was held back, and forward again."""
         self._flowing.set()
         self._answering.set()
 

@@ -15,7 +15,7 @@ Setting: TypeAlias = str | int | timedelta  # bool is an int
 
 
 class ServerProcess(launch.ServerProcess):
-    """The files of its log are small: most tests write little, and files are made in advance."""
+    """A server with small log files: most tests write little, and files are preallocated."""
 
     own_arguments = ("--segment-size", "16")
 

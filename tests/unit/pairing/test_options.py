@@ -149,7 +149,7 @@ def test_primary_name(namespace: str, name: str) -> None:
 
 @pytest.mark.parametrize("namespace", ["", "sb:///x", "sb://host:port", "//"])
 def test_no_namespace(namespace: str) -> None:
-    with pytest.raises(ValueError, match="no namespace"):
+    with pytest.raises(ValueError, match="not a namespace"):
         primary_name_of(namespace)
 
 

@@ -1,8 +1,8 @@
-"""What a sink is told: its options, and the columns of the rows it will get.
+"""The options of a sink, and the columns of the rows it will get.
 
-All of it is checked on the driver, before a task is started: an unknown option or column is refused
-with the nearest that exists, a wrong type with the right one.  No complaint shows a value that may
-hold a key.
+The driver checks everything before a task starts: the error for an unknown option or column
+suggests the nearest known one, the error for a wrong type the right one.  No error shows a value
+that may hold a key.
 """
 
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ _PROPERTY_VALUES: Final = (StringType, *_NUMBERS, DoubleType, FloatType, Boolean
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """Where a sink sends to, checked.  Pickled into the tasks."""
+    """Checked options of a sink.  Pickled into the tasks."""
 
     connection_string: str = field(repr=False)  # has the key
     entity_path: str | None  # None: each row has a destination of its own
