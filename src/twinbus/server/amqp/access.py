@@ -1,4 +1,4 @@
-"""What the client of one connection may do: its namespace, and the claims that it has brought."""
+"""What the client of one connection may do: its namespace, and its claims."""
 
 import asyncio
 import logging

@@ -23,7 +23,7 @@ from twinbus.server.amqp.traffic import Traffic
 
 
 class LinkContext(Protocol):
-    """What every link's context has: what it needs a claim for, and its end."""
+    """What every link's context has: the claim it needs, and its end."""
 
     path: str
     right: str

@@ -5,9 +5,9 @@
     receiving link   disposition(id, outcome) ─▶ the same back; settled when the transaction commits
     request link     schedule-message, update-disposition
 
-A transaction belongs to its connection: an id of another one is unknown here.  When its control
-link goes, by whatever way, it is rolled back.  What a client settled in a transaction that was
-rolled back is as if it had said nothing: still locked, and its next word counts.
+A transaction belongs to its connection: ids of other connections are unknown here.  When its
+control link goes, for whatever reason, it is rolled back.  A rollback undoes the client's
+settlements: the messages are still locked, and can be settled again.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """What goes out on one connection, once per turn: commands to the stores, frames to the client.
 
-Neither side is given more than it can take.  While the client does not read, or the disk cannot
-keep up, nothing is read of it; while too much waits to go out, its receivers wait.
+Neither side gets more than it can take.  While the client does not read, or the disk cannot keep
+up, we read nothing from the client; while too much waits to go out, its receivers wait.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ LAST_WORDS_S: Final = 2.0  # how long what was written may take to go out after 
 
 
 class GatheringLink(Protocol):
-    """A link that gathers what comes with one read."""
+    """A link that collects everything from one read."""
 
     def flush(self) -> None: ...
 

@@ -1,3 +1,3 @@
-"""HTTP: connections, who may ask, WebSockets."""
+"""HTTP: connections, access, WebSockets."""
 
 __all__ = ["access", "connection", "exchange", "viewers", "websocket"]

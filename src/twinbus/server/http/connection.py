@@ -2,10 +2,10 @@
 
     bytes ─▶ RequestReader ─▶ Request ─▶ Router ─▶ Response ─▶ ResponseWriter ─▶ bytes
 
-h11 does the protocol; this shell owns the deadlines and the bounds.  It must never keep more of a
-peer than one request head, one body and one read of what comes after: that one read is how a peer
-that hangs up while its request is answered gets noticed.  Whatever a peer sends ends in an answer
-or a closed connection, never in an exception.
+h11 does the protocol; this shell owns the deadlines and the bounds.  It must never buffer more from
+a peer than one request head, one body and one read after that; the extra read is how we notice a
+peer that hangs up before its answer.  Whatever a peer sends ends in an answer or a closed
+connection, never in an exception.
 
 The listener calls `connection_made` and then `data_received` with the bytes it has looked at.
 """

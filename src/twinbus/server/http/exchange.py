@@ -1,4 +1,4 @@
-"""One request and its answer, as those who answer see them."""
+"""One request and its answer, as handlers see them."""
 
 import json
 import re
@@ -54,9 +54,9 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Response:
-    """One answer.  What a peer has sent goes into headers only after somebody looked at it.
+    """One answer.  Text from a peer goes into headers only after it has been checked.
 
-    101 gives the connection away, to the protocol that the server has for it.
+    101 hands the connection over to the protocol that the server has for it.
     """
 
     status: int

@@ -1,4 +1,4 @@
-"""Who is at the other end of an HTTP connection: a stranger till a token was good for something."""
+"""The peer of an HTTP connection: a stranger until one of its tokens was accepted."""
 
 import asyncio
 

@@ -1,8 +1,8 @@
-"""Reading requests: heads first, and of bodies only what may come.
+"""Reading requests: heads first, then bodies that are allowed.
 
-A body is kept only if the head shows that it may come: the router is asked before `100 Continue`
-and before any byte of it.  One that may not is answered at once, and what still comes of it is read
-and forgotten, never taken for a request.
+A body is read only if its head is accepted: the router decides before `100 Continue` and before any
+byte of the body.  Otherwise the request is answered at once, and the rest of its body is read and
+dropped, never mistaken for a request.
 """
 
 import logging
@@ -29,7 +29,7 @@ log = logging.getLogger("twinbus.server")
 
 
 class Refusal(NamedTuple):
-    """Why something does not become a request."""
+    """Why a request was refused."""
 
     status: int
     reason: str

@@ -1,11 +1,11 @@
 """Who may look at the server: its metrics, and the details of its health.
 
     a token with the Listen claim of a namespace   sees that namespace
-    a request from this very machine               sees everything, without a token
-    with --open-metrics, everybody                 sees everything
+    a request from this machine                    sees everything, without a token
+    with --open-metrics, anyone                    sees everything
 
-A scraper beside the server needs no key that way.  A proxy beside it must not open the door to the
-world, and neither must a browser that a foreign page has sent here: both betray themselves by their
+So a scraper on the same machine needs no key.  But a proxy there must not open the door to the
+world, and neither must a browser that another site's page sent here: both are recognized by their
 headers.
 """
 

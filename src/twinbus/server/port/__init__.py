@@ -1,3 +1,3 @@
-"""The port: connections, TLS, and who is on the other end."""
+"""The port: connections, TLS, and the clients behind them."""
 
 __all__ = ["client_certificates", "connections", "listener", "strangers"]

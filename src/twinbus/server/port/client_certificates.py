@@ -1,8 +1,7 @@
 """Clients that prove who they are in the TLS handshake (mutual TLS), for SASL EXTERNAL.
 
-TLS has checked that the certificate is good and that the configured authority signed it.  Here its
-subject's common name becomes rights, by a table from the configuration; a name that is not in the
-table has none.
+TLS has checked that the certificate is valid and that the configured authority signed it.  A table
+from the configuration maps its common name to rights; a name that is not in the table has none.
 """
 
 import asyncio

@@ -4,12 +4,11 @@
     socket ◀─ transport ◀─ [ FaultWatch ] ◀─ ClientConnection ◀─ protocol
 
 A protocol writes to its ClientConnection as to a transport.  While no connection fault is in force,
-what comes in does not go through it, and for what goes out it lends the transport's `writelines`.
+input bypasses it, and output goes straight through the transport's own `writelines`.
 
-Whoever asks about faults or health, or opens the page, must get through, or no fault could be
-cleared: a connection that begins with such a request is never touched.  To which namespace a
-connection belongs is known by its host name, by its protocol once that is settled, or because there
-is only one.
+Requests about faults or health, and for the page, must get through, or no fault could be cleared: a
+connection that begins with such a request is never touched.  A connection's namespace is known by
+its host name, by its protocol once it says so, or because there is only one.
 """
 
 import asyncio

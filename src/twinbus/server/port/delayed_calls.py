@@ -1,4 +1,4 @@
-"""Calls that a fault makes late: each at its time, and all of them in their order."""
+"""Calls that a fault delays: each at its time, and all in order."""
 
 import asyncio
 from collections import deque

@@ -5,9 +5,9 @@
     anything else     → HTTP (management, health)
 
 The first bytes are peeked from the socket before a transport exists, so that TLS sees them too.
-Where TLS is required, whoever comes without is told so, in his own language, and dropped.
-A client that says nothing is dropped at the handshake deadline.  Connections that a fault refuses
-are reset when it is known what they want (connections.py).
+Where TLS is required, a client without it is told so in its own protocol, and dropped.  A client
+that says nothing is dropped at the handshake deadline.  Connections that a fault refuses are reset
+once it is known what they want (connections.py).
 """
 
 import asyncio
@@ -201,7 +201,7 @@ class Sniffer(asyncio.Protocol):
 
 
 class TlsRequired(asyncio.Protocol):
-    """For those who come without TLS where it is required."""
+    """Answers clients without TLS where it is required."""
 
     def __init__(self, left: Callable[[], None]) -> None:
         self._left = left

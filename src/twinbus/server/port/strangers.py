@@ -1,8 +1,8 @@
-"""What strangers make the server keep: those who have not shown a key, all of them together.
+"""The memory that all strangers share: clients that have not shown a key.
 
-Each has little room by himself; but there may be thousands.  Only what waits counts: a head or a
-body that is not all there.  Who comes with a good token at once needs no room here, so strangers
-cannot keep the others out.
+Each one has little room, but there may be thousands.  Only incomplete heads and bodies count.  A
+client that shows a valid token at once needs no room here, so strangers cannot keep the others
+out.
 """
 
 from twinbus.limits import STRANGERS_BYTES_MAX

@@ -1,3 +1,3 @@
-"""The $management node of an entity: what the SDKs ask beside sending and receiving."""
+"""The $management node of an entity: the SDKs' requests besides sending and receiving."""
 
 __all__ = ["node"]

@@ -17,7 +17,7 @@ SLICE_COUNT_MAX: Final = 1_024  # messages encoded in one turn of the loop
 
 
 class RangeAnswer:
-    """The answer to one browse of a range.  If the client is gone by its end, nobody hears it."""
+    """The answer to one browse of a range.  It is dropped if the client has gone by then."""
 
     def __init__(self, node: RequestNode, request: DecodedMessage, selected: Selected) -> None:
         self._node = node

@@ -1,8 +1,8 @@
 """The authorization rules inside a description: from XML, and back.
 
-Keys that a client leaves out are made here, or stay as they are when the rule exists.  They are
-shown to whoever gets to see the description, which takes the Manage right on the entity.  A key
-never gets into an error.
+Keys that a client omits are generated here, or kept if the rule exists.  Anyone who may see the
+description sees them, which takes the Manage right on the entity.  A key never gets into an
+error.
 """
 
 import base64

@@ -9,8 +9,8 @@
     /{topic}/subscriptions/{subscription}/rules/{rule} GET, PUT, DELETE
 
 PUT creates (201); with `If-Match: *` it updates (200).  Every request needs the Manage right on
-what it names, and on what it forwards to; nothing is read before the first is proven.  A name never
-becomes anything but text and a key in the namespace.  Changes are answered when they are durable.
+the entity it names, checked before anything is read, and on the entity it forwards to.  Names are
+only ever text, and keys in the namespace.  Changes are answered when they are durable.
 """
 
 import re

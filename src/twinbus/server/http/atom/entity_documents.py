@@ -1,8 +1,8 @@
 """Queues, topics and subscriptions as XML: from a document to settings, and from a view back.
 
-Elements stand in the order of the service's schema.  An element that is newer than the api-version
-of a request is neither shown nor taken, and an update leaves alone what its client cannot know.
-Elements that nobody here knows are skipped: keeping them would show settings that have no effect.
+Elements are in the order of the service's schema.  An element newer than a request's api-version
+is neither shown nor accepted, and an update keeps settings that its client cannot know.  Unknown
+elements are skipped: keeping them would show settings that have no effect.
 """
 
 from collections.abc import Sequence
@@ -116,7 +116,7 @@ _ELEMENTS: Final = {
 
 
 class DescriptionReader:
-    """Reads the settings of one entity: for which api-version, when, and what it is so far."""
+    """Reads the settings of one entity, given api-version, time and its current settings."""
 
     def __init__(self, version: str, now_utc_ms: int, current: QueueDescription | None) -> None:
         self._version = version

@@ -48,7 +48,7 @@ def local_name(element: Element) -> str:
 
 
 class AtomEntry(NamedTuple):
-    """One resource as Atom shows it: where it is, what it is called, since when, its content."""
+    """One resource as an Atom entry: its address, name, times and content."""
 
     path: str  # from the namespace on, not yet encoded
     title: str

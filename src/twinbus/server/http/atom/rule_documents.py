@@ -1,7 +1,7 @@
 """Rules as XML: filter and action with their typed values, from a document and back.
 
-A value says its type in `i:type`, with a prefix: both SDKs cut it off without looking what it
-stands for, the Node SDK by its length, so it is `d6p1` here as it is in the cloud.
+A value has its type in `i:type`, with a prefix.  Both SDKs cut the prefix off without resolving
+it, the Node SDK by its length, so it is `d6p1` here as in Azure.
 """
 
 import base64

@@ -1,7 +1,7 @@
-"""What the server says about itself: the front page, `/health` and `/metrics`.
+"""The server's own pages: the front page, `/health` and `/metrics`.
 
-A queue may have one of these names all the same: clients of entities say which version of the API
-they speak (`api-version`), and whoever only looks does not.
+A queue may still have one of these names: clients of entities send the version of the API that
+they use (`api-version`), and other visitors do not.
 """
 
 from typing import Final

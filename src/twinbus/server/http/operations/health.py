@@ -1,7 +1,7 @@
-"""`GET /health`: is the server ready, and if asked for, what is wrong with which part of it.
+"""`GET /health`: whether the server is ready and, on request, what is wrong with which part.
 
-Anybody may ask whether it is ready: the answer names nothing but the version.  Details are for
-viewers (viewers.py), who ask with a token or `?detail`:
+Anyone may ask whether it is ready: the answer reveals only the version.  Details are for viewers
+(viewers.py), who ask with a token or `?detail`:
 
     {"status": "degraded", "message": …, "version": …,
      "brokers": [{"broker": 0, "state": "up", …}],
@@ -10,8 +10,8 @@ viewers (viewers.py), who ask with a token or `?detail`:
                    "partitions": [{"partition": 3, "store": 1, "health": "down"}],
                    "cannot": {"manage": ["store 1 is down"]}}]}
 
-`entities` are those with which something is wrong; `cannot` says which of send, receive, manage and
-contact is impossible, and why (A-1).
+`entities` lists those with a problem; `cannot` says which of send, receive, manage and contact is
+impossible, and why (A-1).
 """
 
 import asyncio

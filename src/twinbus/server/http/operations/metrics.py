@@ -1,7 +1,7 @@
-"""`GET /metrics`: everything that is counted, for Prometheus and whoever reads its format.
+"""`GET /metrics`: all counters, in Prometheus's format.
 
-With ten thousand entities this is some megabytes of text, so it is gathered and written in slices,
-between which the loop does its other work; only one at a time.
+With ten thousand entities this is several megabytes of text, so it is gathered and written in
+slices, and the loop does other work in between; only one request is served at a time.
 """
 
 import asyncio

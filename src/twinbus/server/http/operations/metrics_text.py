@@ -1,6 +1,6 @@
 """Metrics as text: every family that `GET /metrics` shows.
 
-In pieces of which none takes long, because ten thousand entities are some megabytes of text.
+Made in short pieces, because ten thousand entities are several megabytes of text.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

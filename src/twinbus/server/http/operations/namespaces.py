@@ -1,11 +1,11 @@
 """Namespaces over HTTP: JSON in, JSON out (docs/reference/namespaces.md).
 
-    GET     /$namespaces           those that there are
+    GET     /$namespaces           list all
     PUT     /$namespaces/{name}    a new one: 201, with its key
     DELETE  /$namespaces/{name}    delete it, with everything in it
 
-Every request needs the Manage right on the first namespace, and nothing of it is read before that
-is proven.  A request is understood as a whole or refused with a sentence; nothing changes then.
+Every request needs the Manage right on the first namespace, which is checked before the body is
+read.  A request is either fully understood or refused with a reason, and then changes nothing.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Prometheus's text format, version 0.0.4: families of samples, one line each.
 
-Pure text: knows nothing of what is measured.  Must never let a name break out of its label.
+Pure text: knows nothing about what is measured.  Must never let a name break out of its label.
 """
 
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
-"""Answers of everything that the page asks: JSON, and headers that keep a browser's hands tied.
+"""Answers to the page's requests: JSON, and headers that restrict the browser.
 
-No script but the page's own, no address of anybody else, no frame around it, nothing kept.
+They allow only the page's own scripts and this server's addresses, no framing and no caching.
 """
 
 from typing import Final

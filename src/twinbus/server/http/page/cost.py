@@ -1,8 +1,8 @@
-"""What a namespace has cost this month, if Azure had billed it: from the meter's files.
+"""What Azure would have billed a namespace this month, from the meter's files.
 
-A day that is over is read once and kept as a few sums.  The day that goes on is read again from
-time to time, and never for more than a small part of the time: with many entities the files are
-long.  Whoever asks gets what is known by now and does not wait.
+A past day is read once and kept as a few sums.  The current day is read again from time to time,
+for a small share of the time at most, because with many entities the files are long.  Callers get
+what is known so far and never wait.
 """
 
 import asyncio

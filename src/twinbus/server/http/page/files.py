@@ -1,6 +1,6 @@
-"""The page itself: its files, as the package brings them, each with its own type.
+"""The page's own files from the package, each with its content type.
 
-A name that is not in the table is not there, whatever lies on the disk.
+A name that is not in the table is not served, whatever is on disk.
 """
 
 from functools import cache

@@ -1,8 +1,8 @@
-"""The live page: documents as server-sent events, made once for everybody who wants the same.
+"""The live page: documents as server-sent events, each made once for all its viewers.
 
-A new one each second if anything has changed, and one in fifteen anyway, so that both sides know
-that the other is there.  Where making them takes long they come less often: the page never has
-more than a small part of the server's time.  A viewer's token is looked at before every document.
+A new one is sent each second if anything has changed, and every fifteen seconds anyway, so that
+both sides know the other is there.  If making them takes long, they come less often: the page gets
+only a small share of the server's time.  A viewer's token is checked before every document.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ log = logging.getLogger("twinbus.server")
 
 
 class Viewer:
-    """One that looks.  He gets the latest document, not all of them."""
+    """One viewer.  It gets the latest document, not every one."""
 
     def __init__(self, view: PageView, check: Callable[[], object]) -> None:
         self.view = view

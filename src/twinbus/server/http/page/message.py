@@ -1,8 +1,8 @@
-"""One message as the page shows it: JSON, whatever the message holds.
+"""One message as the page shows it: always JSON, whatever the message contains.
 
-Sequence numbers are texts: they have 64 bits, and a browser's numbers only 53.  Values of
-properties are texts with the name of their type beside them.  A body is shown as text if it is
-some, as hex digits if not, and only the beginning of a long one.
+Sequence numbers are text: they have 64 bits, and a browser's numbers only 53.  Property values are
+text with the name of their type.  A body is shown as text if it is text, otherwise as hex digits,
+and a long body is cut.
 """
 
 import codecs

@@ -1,7 +1,7 @@
-"""Messages for the page: look at them, send dead letters back, delete some.
+"""Messages for the page: show them, resubmit dead letters, delete some.
 
-The same commands as those of `twinbus peek`, `replay` and `purge` (amqp/management), metered and
-counted as they are.  A change is made message by message: each says what became of it.
+Uses the commands of `twinbus peek`, `replay` and `purge` (amqp/management), metered and counted the
+same way.  Changes are made message by message, and each message has its own result.
 """
 
 import asyncio

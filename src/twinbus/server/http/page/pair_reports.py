@@ -1,10 +1,10 @@
 """Reports of paired clients: what each knows about its pair, in memory, for a minute.
 
     PUT     /$pairs/{id}    a report; needs Send on the namespace: 204
-    GET     /$pairs         those of the namespace, for whoever may look (viewers.py)
+    GET     /$pairs         those of the namespace, for viewers (viewers.py)
 
-A report that is not repeated is forgotten.  Clients say what they like: texts are cut, numbers
-checked, and what is not known is left out.  Nothing of it is believed by the server itself.
+A report that is not repeated is forgotten.  Clients can send anything, so text is cut, numbers are
+checked, and unknown fields are dropped.  The server itself relies on none of it.
 """
 
 import json

@@ -1,8 +1,7 @@
 """Rates: how many messages a second went in and out of each entity, over the last seconds.
 
-Made of the counters that the gateway has anyway, looked at every two seconds whether anybody asks
-or not: who asks for the first time wants an answer, too.  Entities that were never used cost one
-comparison.
+Computed from the gateway's counters, which are read every two seconds whether or not anyone asks,
+so that the first request has an answer too.  Entities that were never used cost one comparison.
 """
 
 import asyncio

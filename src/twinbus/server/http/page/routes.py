@@ -8,9 +8,9 @@
     POST    /$page/resubmit       dead letters go back
     POST    /$page/delete         messages are deleted
 
-The page itself is for everybody: it shows nothing before it has asked.  Who may look is said by
-viewers.py.  Messages need a token with Listen on their entity, and whatever changes something one
-with Manage, in the Authorization header, which no other site can make a browser send.
+Anyone may load the page: it shows nothing until it has asked for data.  viewers.py decides who may
+see that.  Messages need a token with Listen on their entity, and changes one with Manage, in the
+Authorization header, which no other site can make a browser send.
 """
 
 from functools import partial

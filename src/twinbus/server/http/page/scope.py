@@ -1,8 +1,8 @@
-"""Which namespace somebody looks at, and whether he sees the others, too.
+"""Which namespace a viewer looks at, and whether it may see the others too.
 
 a token          its namespace, and no other
-no token         whoever may look without one (viewers.py) chooses by ?namespace=; without
-                 that it is the host's, or the first
+no token         viewers that need none (viewers.py) choose with ?namespace=; the default is
+the host's namespace, or the first
 """
 
 from twinbus.errors import EntityNotFound, Unauthorized

@@ -1,11 +1,11 @@
 """The page's document: everything about one namespace, and the server under it, at one moment.
 
-    PageView        what somebody wants to see: a namespace, which of its entities
-    NamespaceLook   what it held when it was looked at; several views may share one
-    PageText        the document as JSON, in pieces, so that it is known what has changed
+    PageView        what a viewer wants to see: a namespace, and some of its entities
+    NamespaceLook   what it held at one moment; several views may share one
+    PageText        the document as JSON, in pieces, to tell what has changed
 
 Shows what `/health`, `/metrics` and management know.  With ten thousand entities a look takes a
-while, so it is taken in slices, between which the loop does its other work; only one at a time.
+while, so it is taken in slices, and the loop does other work in between; only one at a time.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ _RESTLESS: Final = frozenset(("time", "server", "brokers", "stores", "pairs", "f
 
 @dataclass(frozen=True)
 class PageView:
-    """What somebody wants to see."""
+    """What a viewer wants to see."""
 
     namespace: Namespace
     sees_all: bool  # faults of other namespaces, too, and their names
@@ -59,7 +59,7 @@ class PageView:
 
 
 class NamespaceLook:
-    """What a namespace held: its entities in the order of the page, and what was in them."""
+    """What a namespace held: its entities in the page's order, and their contents."""
 
     def __init__(self, entities: list[Entity]) -> None:
         self.entities = entities
@@ -87,7 +87,7 @@ class NamespaceLook:
 
 
 class PageText(NamedTuple):
-    """A document, written, and what of it is worth to be shown again."""
+    """A document as text, and the parts whose change is worth showing."""
 
     data: str
     mark: int

@@ -3,9 +3,9 @@
     in   request or batch entry ─▶ an encoded AMQP message, as a sending link would have got it
     out  a delivered AMQP message ─▶ body, content type, headers
 
-Whatever a peer writes ends in a message or in ArgumentInvalid.  Whatever a message holds, nothing
-of it can end a header, begin another, or pass for one of HTTP's own: text goes out as ASCII JSON,
-and a property whose name is no header name of its own is left out (docs/reference/rest.md).
+Whatever a peer writes ends in a message or in ArgumentInvalid.  Nothing in a message can end a
+header, begin another, or pass for one of HTTP's own: text goes out as ASCII JSON, and a property
+whose name cannot be a header of its own is left out (docs/reference/rest.md).
 """
 
 import base64
