@@ -12,7 +12,7 @@ shell what needs judgement: the SASL response (`sasl_accept`, `sasl_refuse`) and
 A client calls `open()`, `begin()` and a session's `attach_sender` / `attach_receiver` without
 waiting in between; what must wait for SASL waits here.
 
-Nothing a peer sends makes receive_data raise: whoever breaks the protocol gets a close with the
+Nothing a peer sends makes receive_data raise: a peer that breaks the protocol gets a close with the
 condition (or SASL's outcome, or the header that we speak), the events end with ConnectionClosed,
 and whatever follows is ignored.  There is no clock, no randomness and no socket in here.
 """

@@ -27,7 +27,7 @@ _TRANSFER_BYTES_MAX: Final = 65
 
 
 class Deliveries:
-    """What we have sent in a session, on any of its links, and what is not settled of it."""
+    """Deliveries that we sent in a session, on any link, and those not yet settled."""
 
     __slots__ = ("disposed", "misses", "next_id", "unsettled")
 

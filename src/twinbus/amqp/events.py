@@ -1,4 +1,4 @@
-"""What a connection tells its shell.  Plain objects without behaviour, in the order of the bytes.
+"""Events that a connection reports to its shell: plain objects, in the order of the bytes.
 
 Several events of one chunk are handed over together, so an answer to an early one (`refuse`,
 `detach`, `close`) may come when later ones of the same link are already in the list.  Methods of a
@@ -25,7 +25,7 @@ class SaslInitReceived(Event):
 
 
 class ConnectionOpened(Event):
-    """Both sides have sent `open`; who the peer is stands in `connection.peer`."""
+    """Both sides have sent `open`; `connection.peer` describes the peer."""
 
     __slots__ = ()
 

@@ -184,8 +184,8 @@ class Event:
 class Wire:
     """Frames wait here until the shell takes them; `size` is what waits, in bytes.
 
-    Frames that a session holds back count too (`held_bytes`), so that whoever looks at the size to
-    decide whether to send more sees all that this connection keeps.
+    Frames that a session holds back count too (`held_bytes`), so that the size shows all that this
+    connection keeps when the shell decides whether to send more.
     """
 
     __slots__ = (

@@ -1,8 +1,8 @@
 """Idle time-outs of a connection (OASIS AMQP 1.0 part 2.4.5), without a clock.
 
-Activity is only noted and gets its date with the next tick: what was heard as late as possible
-(now), what we said as early (the last tick).  So we never hang up on a peer too soon and never
-speak too late.
+Activity is only noted, and dated at the next tick: input as late as possible (now), output as early
+as possible (the last tick).  So we never hang up on a peer too soon and never send a heartbeat too
+late.
 """
 
 

@@ -1,9 +1,9 @@
-"""What clients make a server keep, counted: a place for each session, each link and each token.
+"""Bounds what clients make a server keep: a place for each session, link and token.
 
-A number of channels says nothing about memory: one client with 5,000 links is as good as 5,000
-clients with one.  So what is bounded is the sum over all connections, and for those who have not
-shown a valid credential a much smaller sum.  The first few places of every connection are free,
-so that nobody can lock the others out by taking all there are.
+The number of channels says nothing about memory: one client with 5,000 links costs as much as 5,000
+clients with one.  So the bound is on the sum over all connections, with a much smaller sum for
+clients that have not shown a valid credential.  The first few places of every connection are free,
+so that nobody can lock the others out by taking them all.
 """
 
 from twinbus.limits import (

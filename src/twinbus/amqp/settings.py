@@ -11,7 +11,7 @@ from twinbus.limits import (
 
 
 class ConnectionSettings:
-    """What one side says about itself, and what it takes."""
+    """What one side says about itself, and what it accepts."""
 
     __slots__ = (
         "channel_max",

@@ -1,6 +1,6 @@
-"""Dispositions: the peer's word on deliveries, ours and its own (OASIS AMQP 1.0 part 2.6.12).
+"""Dispositions of the peer, for our deliveries and its own (OASIS AMQP 1.0 part 2.6.12).
 
-A range costs no more than what is really unsettled, however many ids it names.
+A range costs no more than the deliveries that are really unsettled, however many ids it names.
 """
 
 from collections.abc import Mapping

@@ -30,7 +30,7 @@ class Transfer(Performative):
     """A message, or a part of one.
 
     `delivery_id` is -1 when not given (only a delivery's first frame must have it); a `settled`
-    that is not given is False, so whoever joins frames must settle if any of them says so.
+    that is not given is False, so code that joins frames must settle if any of them says so.
     """
 
     __slots__ = (

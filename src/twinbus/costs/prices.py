@@ -1,4 +1,4 @@
-"""Price tables: TOML in, what so many operations cost in a month out.
+"""Price tables: TOML in, the monthly cost of operations out.
 
     date = 2026-11-01
     currency = "USD"
@@ -14,7 +14,7 @@
     [premium]
     unit_hour = 0.928       # for each messaging unit
 
-A key that is not known is an error: a price that is misspelt must not be one that is left out.
+An unknown key is an error: a misspelt price must not count as missing.
 Amounts are decimal and never rounded here.
 """
 
@@ -32,7 +32,7 @@ MILLION: Final = 1_000_000
 
 @dataclass(frozen=True)
 class Tier:
-    """A price that holds up to so many operations a month."""
+    """A price up to a number of operations a month."""
 
     up_to: int | None  # None: for all the rest
     per_million: Decimal
@@ -102,7 +102,7 @@ def _tiers(standard: "_Table") -> tuple[Tier, ...]:
 
 
 class _Table:
-    """A table of TOML that knows what has been read of it."""
+    """A TOML table that knows which of its keys were read."""
 
     def __init__(self, found: Mapping[str, object], source: str, name: str) -> None:
         self._found = found

@@ -1,7 +1,7 @@
-"""Sums of what was metered: by day, namespace, entity and kind, with pairing shown apart.
+"""Sums of metered usage: by day, namespace, entity and kind, with pairing shown apart.
 
-What paired namespaces cost is recognised by two things: every ping is theirs, and so is whatever
-happens at a backlog queue.  What a syphon sends on to the primary is a send there like any other.
+The cost of pairing is every ping, and every operation at a backlog queue.  When a syphon sends a
+message on to the primary, that is a send like any other.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ BY: Final = ("day", "namespace", "entity", "kind")
 
 @dataclass
 class Sum:
-    """Operations, the units they are billed as, and how many of them brought nothing."""
+    """Operations, the units they are billed as, and how many of them found nothing."""
 
     operations: int = 0
     units: int = 0

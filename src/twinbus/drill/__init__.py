@@ -1,6 +1,6 @@
 """The rehearsed outage: a pair of namespaces, an application, a failure, and a verdict.
 
-    plan         who sends what where, and which scenes follow each other        (pure)
+    plan         what is sent where, and the order of the scenes                 (pure)
     ledger       what was accepted, and what arrived                             (pure)
     judging      the one against the other; the verdict                          (pure)
     events       what happens, in words                                          (pure)
@@ -8,14 +8,14 @@
     report       all of it as one HTML file                                      (pure)
     stage        the two namespaces, each a `twinbus serve`, and how one fails
     application  senders through the pair and receivers, threads on the official SDK
-    clerks       who brings the backlog home, reconciles and prices: Spark, or Python alone
+    clerks       drain the backlog, reconcile and price: Spark, or Python alone
     spark_main   the process in which Spark does it
-    pricing      what was metered, as a bill
-    screen       what a person sees meanwhile: lines, or the picture of `live`
+    pricing      metered usage as a bill
+    screen       what the user sees meanwhile: lines, or the picture of `live`
     waiting      waiting that a Ctrl-C ends
     director     the scenes, one after the other
 
-Everything is real, the servers and the `kill -9` too.  It must leave nothing behind but the report.
+Everything is real, including the servers and the `kill -9`.  It must leave only the report behind.
 """
 
 __all__ = ["director", "judging", "plan", "report", "screen", "waiting"]

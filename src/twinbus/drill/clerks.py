@@ -1,4 +1,4 @@
-"""Who brings the backlog home, reconciles the ledgers and prices the meters.
+"""Clerks drain the backlog, reconcile the ledgers and price the meters.
 
     SparkClerk   the tasks of `twinbus pipeline`, in a process with one Spark session (spark_main)
     PlainClerk   `twinbus pair drain` and a little Python, where Spark is not wanted
@@ -66,7 +66,7 @@ class Clerk(ABC):
 
 
 class SparkClerk(Clerk):
-    """Asks a process of its own, which has opened a session meanwhile."""
+    """Asks a separate process, which has opened a session meanwhile."""
 
     by = "Spark"
 

@@ -1,4 +1,4 @@
-"""What was accepted against what arrived, what it cost, and so the verdict.  Pure.
+"""The verdict: compares what was accepted with what arrived, and adds the cost.  Pure.
 
 `reconcile` is the arithmetic of `twinbus pipeline reconcile` for ledgers that fit in memory, where
 there is no Spark; what either finds is judged by the same `Verdict`.
@@ -81,7 +81,7 @@ def _late(sent: Mapping[str, Sent], arrived: Iterable[Arrived]) -> int:
 
 @dataclass(frozen=True)
 class Bill:
-    """What both namespaces metered, priced as a month of its own."""
+    """The usage of both namespaces, priced as a month of its own."""
 
     operations: int
     units: int

@@ -1,7 +1,7 @@
 """Waiting that can be interrupted: Ctrl-C, SIGTERM or a closed terminal end a drill between steps.
 
-An exception out of a signal handler could come between the start of a process and the note of it;
-then nobody would end that process.
+An exception from a signal handler could come after a process was started and before that is
+recorded; then nothing would end that process.
 """
 
 import signal
@@ -17,7 +17,7 @@ LOOK_S: Final = 0.1
 
 
 class Waiting:
-    """Handed to whatever waits; raises KeyboardInterrupt when somebody wants the end."""
+    """Passed to everything that waits; raises KeyboardInterrupt when the drill should end."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()

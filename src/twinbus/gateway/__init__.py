@@ -1,3 +1,3 @@
-"""The gateway: namespaces, who may use them, and the way of a command to its partition."""
+"""The gateway: namespaces, access to them, and the route of a command to its partition."""
 
 __all__ = ["gateway", "transactions"]

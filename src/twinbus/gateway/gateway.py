@@ -3,8 +3,8 @@
     plain entity         to the link of the store it is in
     partitioned entity   by key, by sequence number or to all of its partitions (partitioned.py)
 
-This is what the server's links talk to.  Numbers of entities are those of the directory; only here
-are they turned into those of a store.  Must never wait: whatever takes time comes back by a reply.
+The server's links talk to this.  Numbers of entities are the directory's; only here are they
+translated into those of a store.  Must never wait: anything that takes time is answered later.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ from twinbus.links.store_link import Accepting, Answer, ReceiverDescription, Rec
 
 
 class Gateway:
-    """The way from a client's links to the stores."""
+    """Routes requests from a client's links to the stores."""
 
     def __init__(
         self, links: list[StoreLink], clock: Clock, stores: Sequence[StoreLink] | None = None
@@ -222,7 +222,7 @@ def _no_partitions(entity: Entity) -> frozenset[int]:
 
 
 class _Countdown:
-    """Calls when so many have called it."""
+    """Calls back after a number of calls."""
 
     __slots__ = ("_call", "_left")
 

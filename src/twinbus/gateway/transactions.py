@@ -3,17 +3,17 @@
     declare ─▶ first command: bound to the store it goes to ─▶ add, add, add: the same store
             ─▶ commit, roll_back: the store's own (broker/transactions.py)
 
-A store writes what happens together into one frame; nothing here spans two stores, and whatever
-would have to is refused when it is added.  A refusal leaves the transaction as it was.
+A store writes all of a transaction into one frame.  Nothing spans two stores: a command that would
+is refused when it is added.  A refusal leaves the transaction as it was.
 
 Sends to partitioned entities name a key, all of them the same one, and messages of partitioned
 entities are settled only in that key's partition (E-10).  That holds however the partitions are
 spread: a program that works with one store works with many.  Plain entities have no such rule; they
 only have to be in the same store.
 
-Send-via is no case of its own: a message goes straight to its destination, in the frame of the
-transaction, so it is the destination that counts here, with the message's own key.  The via
-partition key says where a message would wait for its transfer.  None waits, and it decides nothing.
+Send-via is no special case: a message goes straight to its destination, in the frame of the
+transaction, so only the destination and the message's own key count.  The via partition key says
+where a message would wait for its transfer.  None waits, so it is ignored.
 """
 
 from collections.abc import Sequence

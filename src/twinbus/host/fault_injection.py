@@ -1,11 +1,11 @@
-"""All that a server has for faults on purpose, put together.
+"""Everything a server needs for injected faults, put together.
 
     links of the stores ─▶ ServerFaults ─┬▶ links        for the gateway
                                          ├▶ connections  for the listener
                                          ├▶ router       for /$faults
-                                         └▶ faults       for whoever asks what is in force
+                                         └▶ faults       which faults are in force
 
-Everything is made before the gateway is, so what there is to be hurt is told later (`watch`).
+All of it is created before the gateway, so what faults can hit is added later (`watch`).
 """
 
 import random
@@ -24,7 +24,7 @@ from twinbus.server.port.connections import ClientConnections
 
 
 class Targets:
-    """What there is in a running server, for those who make faults about it."""
+    """What faults can be about in a running server."""
 
     def __init__(self, store_count: int, broker_count: int) -> None:
         self.store_count = store_count

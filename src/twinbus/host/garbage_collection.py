@@ -1,4 +1,4 @@
-"""Garbage collection by our own clock.
+"""Garbage collection on our own schedule.
 
 Messages are many, live long and form no cycles, so Python's own collector would look at millions of
 them over and over to find nothing: with ten million waiting one full pass stops the loop for

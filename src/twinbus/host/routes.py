@@ -40,7 +40,7 @@ class Answerer(Protocol):
 
 @dataclass
 class Router:
-    """Looks at a request and gives it to whoever answers it."""
+    """Looks at a request and passes it to the handler that answers it."""
 
     access: HttpAccess
     messages: Answerer

@@ -13,7 +13,7 @@ class Submits(Protocol):
 
 
 class _Answer:
-    """A reply somebody waits for."""
+    """A reply that a caller waits for."""
 
     __slots__ = ("future",)
 

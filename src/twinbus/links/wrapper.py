@@ -20,7 +20,7 @@ from twinbus.links.transactions import StoreTransactions
 
 
 class LinkWrapper:
-    """All of a `StoreLink`; what has to do with commands and receivers is for others to replace."""
+    """A complete `StoreLink`; subclasses replace what concerns commands and receivers."""
 
     def __init__(self, link: "StoreLink | LinkWrapper", *, has_work: bool) -> None:
         self._link: StoreLink = link
@@ -77,7 +77,7 @@ class LinkWrapper:
 
 
 class SinkWrapper:
-    """All of a `Sink` but the messages, which are what there is to wrap it for."""
+    """A complete `Sink` except for messages, which subclasses handle."""
 
     __slots__ = ("_sink",)
 

@@ -1,12 +1,11 @@
-"""The catalog file: which entities there are and in which stores their parts lie.
+"""The catalog file: which entities exist, and the stores of their parts.
 
-Where one store holds everything, it says all there is to say, and there is no catalog.  With
-several of them this file tells what no store can: that an entity is known although the store with
-it is down, and what was under way between stores when the gateway ended.
+A single store knows everything itself, and has no catalog.  With several stores, this file records
+what no store can: that an entity exists although its store is down, and which changes across stores
+were in progress when the gateway ended.
 
-Every change is one record at the end of the file, durable when the call returns.  Those are few and
-small, so it is done at once and by nobody else.  The file is the only one of its directory,
-`entities`:
+Every change appends one record, durable when the call returns.  Changes are few and small, so the
+caller's thread writes them at once.  The directory has a single file, `entities`:
 
     HEADER   | magic:8s | version:I | checksum:I |                          then zeros
     RECORD   | magic:4s | checksum:I | length:I | number:I |

@@ -1,13 +1,13 @@
-"""The entities that a store knows, of all kinds, and how they are linked.
+"""All entities that a store knows, and how they are linked.
 
-Everything has a number, given once and never again, and whoever belongs to somebody has a higher
-number than he: a subscription than its topic, a rule than its subscription.  So whatever order of
-facts the log or a snapshot has, nobody comes before the one he belongs to.  Names tell who that is:
+Every entity has a number that is never reused, and a child has a higher number than its parent: a
+subscription than its topic, a rule than its subscription.  So in the log and in snapshots, children
+always come after their parents.  Names tell which entity is the parent:
 
     topic/Subscriptions/subscription/Rules/rule
 
-Facts are replayed here on the entity they are about.  One that was deleted later is not there any
-more, and facts about it do nothing.
+Facts are replayed on the entity they are about.  If it was deleted later, facts about it do
+nothing.
 """
 
 from typing import Final

@@ -1,12 +1,12 @@
-"""A disk that is slow, fails or is full on purpose: wraps any `Disk`, and its files.
+"""A disk made slow, failing or full on purpose: wraps any `Disk`, and its files.
 
-The plan says what is to go wrong.  It is changed by a loop and asked by the threads that write, so
-it is one value that is replaced as a whole; while it is empty every operation costs one look at it.
-Nothing here touches a file: what is not made to fail is passed on.
+The plan says what goes wrong.  The loop changes it and writing threads read it, so it is one value
+that is replaced as a whole; while it is empty, it costs every operation one look.  Nothing here
+touches a file: operations that do not fail are passed on.
 
-- slow: every write and sync waits first.  Changing the plan wakes whoever waits.
+- slow: every write and sync waits first.  Changing the plan wakes the waiting ones.
 - fail: every write and sync fails with EIO, and nothing of it reaches the disk.
-- full: there is no new room.  Writing into what was reserved goes on, as `disk.py` promises.
+- full: there is no more space.  Writes into reserved space still work, as `disk.py` promises.
 """
 
 import errno

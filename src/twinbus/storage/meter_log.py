@@ -1,4 +1,4 @@
-"""What was metered, on disk: one file a day, `2026-11-16.jsonl`, a line for each sum (metered.py).
+"""Metered usage on disk: one file a day, `2026-11-16.jsonl`, a line for each sum (metered.py).
 
 Lines are appended, and durable when `append` returns.  Within an hour they are sums of seconds;
 when the hour is over, or they take too much room, they are gathered: one line for each entity and
@@ -6,10 +6,9 @@ kind takes their place.  For that the file is written anew (`….jsonl.new`, syn
 that the meter of a busy server stays small.  What is appended ends, by spaces, where a sector ends:
 a torn write never touches what was durable before.
 
-Nobody must lose a message over this.  What was torn at the end of a file is cut off when it is
-opened, what is damaged elsewhere is passed over.  After an OSError nothing is known of the file: it
-is opened again and cut back to what was durable; what was to be written is the caller's to bring
-again.
+No message may be lost over this.  A torn end of a file is cut off when it is opened, and damaged
+lines elsewhere are skipped.  After an OSError the state of the file is unknown: it is opened again
+and cut back to what was durable, and the caller has to append its lines again.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
-"""Synchronous writes that no thread waits for: io_uring of Linux, by its system calls.
+"""Synchronous writes that no thread waits for: Linux's io_uring, through its system calls.
 
-A thread that waits for a disk has to get Python's lock back afterwards, from a loop that is busy.
-The kernel needs no lock: it is told what to write, writes and syncs it beside the loop, and says so
-by an eventfd.
+A thread that waits for a disk must get Python's lock back afterwards, from a busy loop.  The kernel
+needs no lock: it gets the write, writes and syncs in parallel to the loop, and signals completion
+through an eventfd.
 
     io_uring_setup   ──▶ two rings in shared memory, for one entry each: what to do, what came of it
     io_uring_enter   ──▶ do what the first ring says
@@ -13,8 +13,8 @@ first ring while we write to it.  Indices grow for ever, modulo 2³².  The kern
 inside our own system call, and we read its answer after reading the eventfd: that is all the order
 that either side needs of the memory.
 
-Not everywhere allowed: containers often forbid these calls.  Then there is no ring, which is no
-error: a commit can be written in other ways.
+Containers often forbid these calls.  Then there is no ring, which is not an error: a commit can be
+written in other ways.
 """
 
 import ctypes

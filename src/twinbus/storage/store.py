@@ -4,13 +4,13 @@
                           Commit.write: checksum, write, sync    (any thread)
                           finish_commit: bodies can be read back (loop thread)
 
-At most one commit is in flight.  Nothing may be answered for that is not in a finished commit.
+At most one commit is in flight.  Nothing may be acknowledged before its commit is finished.
 `next_task` and `finish_task` do the same for background work (`maintenance.py`); both must be
 called from the loop thread, `Task.run` from any.
 
 The store never decides anything about a message, and it never hides a failure: after one failed
-write or sync every call raises `LogPoisoned`, and only a restart, which reads back what is really
-there, helps.
+write or sync every call raises `LogPoisoned`.  Only a restart helps, because it reads back what is
+really on disk.
 """
 
 from typing import Final

@@ -1,8 +1,8 @@
-"""Verify: read every byte of a store that nobody has open, and tell what is there.
+"""Verify: reads every byte of a store that nobody has open, and reports what is there.
 
-Changes nothing and stops at nothing: each file is gone through by itself, so that one damaged place
-does not hide another; then the store is recovered in memory, exactly as a server would, which also
-finds what no single file shows (missing segments, gaps, a snapshot that fits no log).
+Changes nothing, and does not stop at the first error: each file is checked by itself, so that one
+damaged place does not hide another.  Then the store is recovered in memory, exactly as a server
+would, to find what no single file shows (missing segments, gaps, a snapshot that fits no log).
 """
 
 from collections import Counter

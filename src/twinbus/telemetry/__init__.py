@@ -1,6 +1,6 @@
-"""What a server tells about its work beyond counting it: log lines and traces.
+"""What a server reports about its work besides metrics: log lines and traces.
 
-Must never be in the way of a message: what is off costs nothing, what is on never waits.
+Must never delay a message: when off it costs nothing, when on it never waits.
 """
 
 __all__ = ["logs", "secrets", "telemetry"]

@@ -1,4 +1,4 @@
-"""Spans on their way out, on a thread of their own, so that the bus never waits for who takes them.
+"""Exports spans on a separate thread, so that the bus never waits for the exporter.
 
     ended spans ─▶ queue, bounded ─▶ thread ─▶ exporter (OTLP, standard error, a file)
                      └─ full: dropped, and counted

@@ -1,10 +1,10 @@
-"""The log on standard error: lines to read, or one JSON object a line.
+"""The log on standard error: plain text, or one JSON object per line.
 
     text   2026-11-16T09:30:00.250Z INFO twinbus.server: link refused: … connection=127.0.0.1:40000
     json   {"time": "2026-11-16T09:30:00.250Z", "level": "INFO", "logger": "twinbus.server", …}
 
-Times are UTC.  What a line is about stands in fields, which a call gives as `extra` by the names in
-`FIELDS`.  Every handler takes secrets out first (secrets.py), by a filter.
+Times are UTC.  Fields say what a line is about; a call passes them as `extra`, with the names in
+`FIELDS`.  A filter on every handler removes secrets first (secrets.py).
 """
 
 import json
@@ -62,7 +62,7 @@ def fields_of(record: logging.LogRecord) -> Mapping[str, object]:
 
 
 class SecretsFilter(logging.Filter):
-    """Takes the secrets out of every record of a handler, whoever has logged it."""
+    """Removes secrets from every record of a handler, whatever its logger."""
 
     def __init__(self, secrets: KnownSecrets) -> None:
         super().__init__()

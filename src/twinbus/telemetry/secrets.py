@@ -1,13 +1,13 @@
-"""What must be in no log line: every key of the server, and what clients show to get in.
+"""Secrets that must never be logged: every key of the server, and clients' credentials.
 
     keys of namespaces and entities     known as long as the server runs
-    passwords and signatures shown      right or wrong; the newest few
+    passwords and signatures received   right or wrong; the newest few
 
-A line is searched for all of them at once, however many there are.  Where a line was cut short, the
-beginning of a secret is hidden like the whole.  Beside what is known, everything that has the form
-of a signature, a connection string's key or a web token is hidden, too.
+A line is searched for all of them at once, however many there are.  If a line was cut short, the
+beginning of a secret is hidden too.  Besides known secrets, anything in the form of a signature, a
+connection string's key or a web token is hidden.
 
-Must never write down what it knows, and never make the one fail who logs.
+Must never log what it knows, and never make a logging call fail.
 """
 
 import re
@@ -34,7 +34,7 @@ _SIGNATURE: Final = re.compile(r"\bsig=([^&\s]+)")
 
 
 class KnownSecrets:
-    """Finds them in a text.  Lines are written by any thread, so there is a mutex."""
+    """Finds secrets in text.  Any thread may log, so there is a mutex."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()

@@ -1,4 +1,4 @@
-"""Everything of this room that a server carries along: how it logs, what it hides, its traces."""
+"""A server's telemetry: its log, the secrets it hides, its traces."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TraceCounts(NamedTuple):
-    """Spans so far: exported, dropped because too many waited, refused by who takes them."""
+    """Spans so far: exported, dropped because too many waited, refused by the exporter."""
 
     exported: int
     dropped: int
@@ -23,7 +23,7 @@ class TraceCounts(NamedTuple):
 
 
 class Telemetry:
-    """What a server is given beside its configuration; the default logs text and traces nothing."""
+    """Passed to a server with its configuration; the default logs text and traces nothing."""
 
     def __init__(
         self,

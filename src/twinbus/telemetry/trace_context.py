@@ -1,8 +1,8 @@
-"""The trace that a message belongs to, as W3C writes it: `00-<trace>-<span>-<flags>`.
+"""The trace that a message belongs to, in W3C's form: `00-<trace>-<span>-<flags>`.
 
-SDKs put it into the application properties `traceparent` and `Diagnostic-Id` of what they send.  It
-is looked for in the stored bytes as it stands there: a short text or binary behind its name.  That
-takes less than a microsecond, and a message without it is not looked at any further.
+SDKs put it into the application properties `traceparent` and `Diagnostic-Id` of their messages.  We
+search the stored bytes for it: a short text or binary after its name.  That takes less than a
+microsecond, and a message without it is not examined any further.
 """
 
 import re

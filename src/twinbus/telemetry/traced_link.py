@@ -1,7 +1,7 @@
-"""A link to a store that makes spans of what passes through it: wraps any `StoreLink`.
+"""A link to a store that creates spans for what passes through it: wraps any `StoreLink`.
 
-    no traces    there is none of these: the gateway's links are the stores' own
-    traces       every link is one; a message without a trace passes after one look at its bytes
+    no traces    not used: the gateway's links are the stores' own
+    traces       wraps every link; a message without a trace passes after one look at its bytes
 
 It sees sends, deliveries and settlements of every protocol alike.  What happens inside a store
 (a hop of forwarding, an expiry) is not seen.  Transactions pass without spans.
@@ -187,7 +187,7 @@ class TracedSink(SinkWrapper):
 
 
 class Ending:
-    """Ends spans when a command is answered, and hands the answer on to whoever asked."""
+    """Ends spans when a command is answered, and passes the answer on to the caller."""
 
     __slots__ = ("_context", "_spans", "_tracing")
 

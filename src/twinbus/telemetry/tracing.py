@@ -1,11 +1,11 @@
-"""Spans by OpenTelemetry, for messages that carry a trace (trace_context.py).
+"""OpenTelemetry spans for messages that carry a trace (trace_context.py).
 
     application ─▶ SDK's message span ─┬▶ store     accepted, until it is durable
                                        └▶ deliver   handed to a receiver ─▶ settle
 
-Names and attributes follow OpenTelemetry's conventions for messaging systems.  Where spans go is
-said by `--traces`; the endpoint, headers, resource and sampler by OpenTelemetry's own environment
-variables.  Only who asks for traces loads this module: it needs the extra `telemetry`.
+Names and attributes follow OpenTelemetry's conventions for messaging systems.  `--traces` sets
+where spans go; OpenTelemetry's own environment variables set endpoint, headers, resource and
+sampler.  This module is loaded only for `--traces`: it needs the extra `telemetry`.
 """
 
 import logging
@@ -110,7 +110,7 @@ class Tracing:
 
 
 class LineExporter(ConsoleSpanExporter):
-    """One JSON object a line, in a file or on standard error."""
+    """One JSON object per line, in a file or on standard error."""
 
     def __init__(self, file: IO[str]) -> None:
         super().__init__(out=file, formatter=_as_line)

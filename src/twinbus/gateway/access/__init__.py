@@ -1,3 +1,3 @@
-"""Who may do what: shared access signatures, web tokens, and what a connection may claim."""
+"""Access control: shared access signatures, web tokens, and the claims of a connection."""
 
 __all__ = ["claims", "shared_access", "web_tokens"]

@@ -1,7 +1,7 @@
-"""The claims of one connection: what its tokens grant, found by path and not by looking at all.
+"""The claims of one connection: what its tokens grant, looked up by path.
 
 .NET puts a token for every link, so a connection with thousands of links has thousands of grants,
-and every attach asks them.
+and a search through all of them at every attach would be slow.
 """
 
 from collections.abc import Callable

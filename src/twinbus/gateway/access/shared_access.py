@@ -1,19 +1,19 @@
-"""Who may do what: authorization rules, shared access signatures, and what they grant.
+"""Access control: authorization rules, shared access signatures, and what they grant.
 
-Pure: the time is handed in, no clock, no randomness.  A token reads
+Pure: time is an argument; no clock, no randomness.  A token has the form
 
     SharedAccessSignature sr=<uri>&sig=<base64>&se=<unix seconds>&skn=<rule name>
 
 with every value percent-encoded.  `sig` is HMAC-SHA256, keyed with the rule's key as plain UTF-8
-text, over `sr` exactly as it stands in the token, a line feed, and `se`.
+text, over `sr` exactly as in the token, a line feed, and `se`.
 
-A namespace has rules, and so may a queue or a topic.  The rule of an entity opens that entity and
-what belongs to it (its dead-letter queue, a topic's subscriptions), whatever the token is made for.
+A namespace has rules, and a queue or topic may have its own.  The rule of an entity opens only that
+entity and its parts (its dead-letter queue, a topic's subscriptions), whatever the token's scope.
 
-This module must never put a key, a token or a part of either into an error, and never say whether
-a rule exists to somebody who has no key of it.  So the signature is judged first, with the same
+This module must never put a key, a token or a part of either into an error, and never reveal
+whether a rule exists to a client without its key.  So the signature is checked first, with the same
 work for known and unknown rule names, for both keys, and whether or not the entity has rules; only
-then do expiry and scope count.
+then expiry and scope.
 """
 
 import base64
@@ -46,7 +46,7 @@ _OUT_OF_SCOPE: Final = "The token is for another resource."
 
 
 class Secret:
-    """Text that must not be seen: printing or logging it shows only that it is there."""
+    """Secret text: printing or logging it shows only that it is there."""
 
     __slots__ = ("_text",)
 
@@ -118,7 +118,7 @@ EntityRules = Callable[[str], Iterable[EntityRule]]
 
 
 class Signer:
-    """Whose key it was: the rule, where it stands, and the key, which may be replaced one day."""
+    """The signing key: its rule, where the rule is, and the key, which may be replaced one day."""
 
     __slots__ = ("entity", "key", "name", "rights")
 
@@ -163,7 +163,7 @@ class Grant:
 
 
 class SasToken:
-    """A shared access signature that has been read and not yet judged."""
+    """A shared access signature that has been parsed but not yet checked."""
 
     __slots__ = ("expires_s", "resource", "rule_name", "signature", "signed")
 

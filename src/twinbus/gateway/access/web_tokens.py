@@ -1,11 +1,11 @@
-"""JSON web tokens of one issuer: whose they are, how long they hold, which rights they give.
+"""JSON web tokens of one issuer: their subject, how long they are valid, and their rights.
 
-The issuer's public keys come from the configuration, nothing is fetched.  A key decides which
-algorithms it takes, never the token: RSA keys RS256 and PS256, P-256 keys ES256, nothing else.  So
-neither `none` nor a signature made with a public key as a secret is ever considered.
+The issuer's public keys come from the configuration; nothing is fetched.  The key decides which
+algorithms are allowed, never the token: RSA keys allow RS256 and PS256, P-256 keys ES256.  So
+neither `none` nor a signature made with a public key as a secret is ever accepted.
 
-Pure: the time is handed in.  As with signatures, nothing about a token is told to somebody whose
-token the issuer has not signed.
+Pure: time is an argument.  As with signatures, a client whose token the issuer has not signed
+learns nothing about it.
 """
 
 import json
@@ -63,7 +63,7 @@ class IssuerKey(NamedTuple):
 
 
 class WebTokens:
-    """One issuer, whom it must have made its tokens for, and its keys."""
+    """One issuer, the audiences its tokens must have, and its keys."""
 
     def __init__(self, issuer: str, audiences: Iterable[str], keys: Sequence[IssuerKey]) -> None:
         self._issuer = issuer

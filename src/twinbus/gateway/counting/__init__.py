@@ -1,3 +1,3 @@
-"""What is counted: metrics by Azure Monitor's names, and operations that Azure would bill."""
+"""Counting: metrics under Azure Monitor's names, and operations that Azure would bill."""
 
 __all__ = ["counters", "meter", "meter_writer"]

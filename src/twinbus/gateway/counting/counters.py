@@ -1,13 +1,13 @@
-"""What is counted at an entity: for whoever watches (metrics), and for the bill (meter.py).
+"""Counters of an entity: for monitoring (metrics) and for billing (meter.py).
 
-Counters are plain numbers that are added to once per command or chunk, never per message.
+Counters are plain numbers, updated once per command or chunk, never per message.
 
     EntityMetrics   under the names that Azure Monitor has for a namespace.  They belong to an
-                    entity of the directory and go with it; names come in when somebody looks.
+                    entity of the directory and go with it; names are added when read.
                     All start at zero with the process, as a scraper expects of a counter.
     EntityMeter     operations that Azure would bill, until the meter takes them
 
-docs/operating/metrics.md has the table of names; a test compares.
+docs/operating/metrics.md has the table of names; a test compares them.
 """
 
 from typing import Final
@@ -164,7 +164,7 @@ class EntityMetrics:
 
 
 class EntityMeter:
-    """What is to be billed of one entity, since it was last taken."""
+    """What one entity has to be billed for since the last `take`."""
 
     __slots__ = (
         "_changed",
@@ -270,7 +270,7 @@ class EntityMeter:
 
 
 class Enlisted:
-    """A command in a transaction: it is counted, or metered, when that is committed."""
+    """A command in a transaction: counted or metered when the transaction commits."""
 
     __slots__ = ("_command", "_counts")
 
@@ -286,7 +286,7 @@ class Enlisted:
 
 
 class SendLatency:
-    """How long sends take until they are durable: of one at a time, and then not of the next few.
+    """How long sends take to become durable, sampled: one at a time, then none of the next few.
 
     That costs next to nothing.
     """
@@ -323,7 +323,7 @@ class SendLatency:
 
 
 class Metrics:
-    """What a gateway counts beside its entities."""
+    """What a gateway counts besides its entities."""
 
     def __init__(self, clock: Clock) -> None:
         self._namespaces: dict[str, EntityMetrics] = {}

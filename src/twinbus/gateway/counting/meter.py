@@ -1,14 +1,14 @@
 """The meter: every operation that Azure would bill, by namespace, entity and kind.
 
-    send         a message that was accepted: each begun 64 KiB of it is a unit
-    receive      a message that was handed to a receiver or settled by its number, likewise; a
-                 receive without any is one
-    ping         a ping of a pair of namespaces that got through
-    management   a request about an entity, its messages or its sessions that was carried out
+    send         an accepted message: one unit for each 64 KiB, rounded up
+    receive      a message handed to a receiver or settled by its number: the same; a receive
+                 without a message is one unit
+    ping         a successful ping of a pair of namespaces
+    management   a completed request about an entity, its messages or its sessions
 
-Settling is free, and so are tokens, links and whatever was refused.  Every entity has its own
-counters (`EntityMeter`); `take` empties them once a second.  Nothing here may fail, wait or know
-the time.  Two meters of one entity are no harm: what they counted is added up.
+Settling is free, and so are tokens, links and refused requests.  Every entity has its own counters
+(`EntityMeter`); `take` empties them once a second.  Nothing here may fail, wait or know the time.
+Two meters for one entity do no harm: their counts are added up.
 """
 
 from typing import Final
@@ -59,13 +59,13 @@ class Meter:
 
 
 class ReceiveWatch:
-    """Tells from the flows of a receiving link which receives have ended without a message.
+    """Detects from the flows of a receiving link which receives ended without a message.
 
-    A receive begins with a grant of credit.  Clients do not say when it ends: the next grant says
-    so, or a drain, or the end of the link.  If nothing was delivered by then, it was an empty one.
+    A receive begins with a grant of credit.  Clients do not say when it ends; the next grant, a
+    drain or the end of the link shows it.  If nothing was delivered by then, it was empty.
 
-    The official SDK also grants one more credit when those it gave are used up and its receive has
-    not quite ended.  That begins nothing, unless credit comes one by one anyway.
+    The official SDK also grants one more credit when its credit is used up but its receive has not
+    quite ended.  That does not begin a receive, unless credit comes one by one anyway.
     """
 
     __slots__ = ("_credit", "_granted", "_meter", "_state")

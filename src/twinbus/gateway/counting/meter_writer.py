@@ -1,7 +1,7 @@
-"""Metering: takes what the meter has counted once a second, and has it written by a thread.
+"""Metering: takes the meter's counts once a second and writes them on a thread.
 
-A full or broken disk stops no message: what could not be written is kept, an hour's sums at a time,
-and written when that works again.  A server that is killed loses at most the last second.
+A full or broken disk stops no message: unwritten counts are kept as hourly sums, and written when
+the disk works again.  A server that is killed loses at most the last second.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ log = logging.getLogger("twinbus.server")
 
 
 class Appending(Protocol):
-    """Where lines become durable (storage/meter_log.py)."""
+    """Makes lines durable (storage/meter_log.py)."""
 
     def append(self, lines: list[Metered]) -> None: ...
 
@@ -33,7 +33,7 @@ Reader = Callable[[int, int], list[Metered]]
 
 
 class Metering:
-    """Writes one server's meter down."""
+    """Writes one server's meter to disk."""
 
     def __init__(self, meter: Meter, target: Appending, reader: Reader, clock: Clock) -> None:
         self._meter = meter

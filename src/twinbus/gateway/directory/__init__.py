@@ -1,3 +1,3 @@
-"""Where things are: addresses, entities and the stores of their parts."""
+"""Addresses, entities and the stores of their parts."""
 
 __all__ = ["addresses", "directory", "placement"]

@@ -1,11 +1,11 @@
-"""The directory: every entity by its name, and in which stores its parts are.
+"""The directory: every entity by name, and the stores of its parts.
 
-An entity is known here as a whole; what a store holds of it is a part.  A plain entity has one
-part, a partitioned one sixteen, in the order of their partitions.  Numbers are the gateway's own
-(see `plain_id`); a link's commands carry those of its store.
+The directory knows entities as a whole; a store holds a part of one.  A plain entity has one part,
+a partitioned one sixteen, in the order of their partitions.  Numbers are the gateway's own (see
+`plain_id`); a link's commands carry those of its store.
 
-Names are those of the stores without the partition: with the prefix of the namespace.  The
-directory decides nothing and asks nobody: it is told.
+Names are those of the stores, with the namespace's prefix but without the partition.  The directory
+decides nothing and asks nobody: others update it.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,7 +1,7 @@
-"""Where things are put: entities in stores, stores at brokers.
+"""Placement: entities in stores, stores at brokers.
 
-Pure arithmetic over what is known at the moment.  An entity stays where it was put: nothing here
-is asked again about one that exists, so a rule may change without moving anybody's messages.
+Pure arithmetic over the current state.  An entity stays where it was placed: these rules apply only
+to new ones, so a rule may change without moving any messages.
 """
 
 from collections.abc import Iterable, Sequence

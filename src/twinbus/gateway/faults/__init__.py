@@ -1,3 +1,3 @@
-"""Faults on purpose: which there are, which are in force, and what they do."""
+"""Injected faults: their kinds, which are in force, and what they do."""
 
 __all__ = ["acting", "faults", "kinds", "link"]

@@ -1,13 +1,13 @@
-"""What faults do beyond an answer: to disks, broker processes, receivers and connections.
+"""What faults do besides refusing requests: to disks, processes, receivers and connections.
 
     registry (faults.py) ─ begin, end ─▶ ActingFaults ─┬▶ FaultEffects  disks, processes
                                                        ├▶ FaultyLinks   the gateway's links
                                                        ├▶ Connections   of clients
-                                                       └▶ receivers     detached, or less of them
+                                                       └▶ receivers     detached, or cut back
 
-`ActingFaults` is the one through whom faults are added and cleared: it keeps the time, so that a
-fault ends by itself, and tells everybody who has to act.  How a disk is made slow or a process is
-stopped is known by whoever runs them, behind `FaultEffects`.
+`ActingFaults` adds and clears faults: it keeps the time, so that a fault ends by itself, and
+notifies everything that has to act.  How to slow a disk or stop a process is up to the code that
+runs them, behind `FaultEffects`.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _CONNECTION_KINDS: Final = (CUT_NAMESPACE, REFUSE_CONNECTIONS, DROP_CONNECTIONS,
 
 
 class FaultEffects(Protocol):
-    """Whoever runs the stores and brokers."""
+    """What runs the stores and brokers."""
 
     def set_disk_plan(self, store: int, plan: DiskPlan) -> None:
         """From now on the disk of this store suffers this, and nothing else."""
@@ -59,7 +59,7 @@ class FaultEffects(Protocol):
 
 
 class Connections(Protocol):
-    """The clients' connections, of whoever has the server's port."""
+    """The clients' connections on the server's port."""
 
     def begin(self, fault: Fault) -> None:
         """From now on it acts on those that it covers."""

@@ -1,12 +1,12 @@
-"""Faults on purpose: what is to go wrong, where, for how long and how likely (A-1, A-6).
+"""Injected faults: what goes wrong, where, for how long and how likely (A-1, A-6).
 
-    Wanted ─ add ─▶ Fault ─ begin ─▶ whoever acts for it (gateway/faults/acting.py)
+    Wanted ─ add ─▶ Fault ─ begin ─▶ the code that acts for it (gateway/faults/acting.py)
                       │
-                      └─ refusal, down_partitions, disk_plan, …: whoever asks before doing
+                      └─ refusal, down_partitions, disk_plan, …: callers ask before they act
 
-The registry knows what is in force and who is hit by it; it does nothing itself.  Time and chance
-enter by argument.  Faults are not durable: a restart ends them all.  What the bus itself carries
-from one entity to another is never refused, only what clients ask for.
+The registry knows which faults are in force and what they hit; it does nothing itself.  Time and
+chance are arguments.  Faults are not durable: a restart ends them all.  Only clients' requests are
+refused, never what the bus itself carries from one entity to another.
 """
 
 from collections.abc import Callable, Iterable
@@ -75,7 +75,7 @@ _ROLES: Final[dict[type[commands.Command], int]] = {
 
 @dataclass(frozen=True)
 class Wanted:
-    """A fault as somebody asks for it; nothing of it has been checked."""
+    """A fault as requested, unchecked."""
 
     kind: str
     namespace: str | None = None
@@ -100,7 +100,7 @@ class Wanted:
 
 
 class DiskPlan(NamedTuple):
-    """What the disk of one store is to suffer; all zeros: nothing (storage/faulty.py)."""
+    """What happens to the disk of one store; all zeros: nothing (storage/faulty.py)."""
 
     slow_ms: int
     slow_probability: float
@@ -109,7 +109,7 @@ class DiskPlan(NamedTuple):
 
 
 class Known(Protocol):
-    """What there is, for those who make faults about it."""
+    """What a fault can be about."""
 
     @property
     def store_count(self) -> int: ...
@@ -126,7 +126,7 @@ class Known(Protocol):
 
 
 class Fault:
-    """Something that goes wrong on purpose."""
+    """One injected fault."""
 
     def __init__(
         self, fault_id: str, kind: Kind, wanted: Wanted, prefix: str | None, begun_ms: int
@@ -182,7 +182,7 @@ class Fault:
 
 
 class Observer(Protocol):
-    """Who acts for faults that are more than an answer."""
+    """Acts for faults that do more than refuse a request."""
 
     def begin(self, fault: Fault) -> None: ...
 

@@ -1,6 +1,6 @@
-"""The kinds of faults: what each does, where it may be put, and what else it takes.
+"""The kinds of faults: what each does, its scope, and its options.
 
-One table for everybody: the registry checks by it, the command line and the reference show it.
+The registry checks against this table; the command line and the reference show it.
 """
 
 from dataclasses import dataclass

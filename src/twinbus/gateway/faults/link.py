@@ -1,11 +1,11 @@
-"""A link to a store at which faults refuse what clients ask (A-1, A-6): wraps any `StoreLink`.
+"""A link to a store where faults refuse clients' requests (A-1, A-6): wraps any `StoreLink`.
 
     gateway ── FaultyLink ─▶ StoreLink
 
-This is the one place where it is known of every command which part of which entity it is for.
-It has work while a fault is in force that a gateway has to ask about.  What the gateway asks for
-itself (relays, runtime, making entities) is passed on; so is what belongs to no entity that the
-directory knows.
+This is the one place that knows, for every command, which part of which entity it is for.  It has
+work only while a fault is in force that a gateway has to ask about.  The gateway's own requests
+(relays, runtime, creating entities) are passed on; so are those for entities that the directory
+does not know.
 """
 
 from twinbus.clock import Clock
@@ -68,7 +68,7 @@ class FaultyLink(LinkWrapper):
 
 
 class FaultyTransactions:
-    """Transactions of a connection in this store; what a fault refuses is not added."""
+    """Transactions of a connection in this store; refused commands are not added."""
 
     def __init__(self, link: FaultyLink, inner: StoreTransactions) -> None:
         self._link = link

@@ -1,3 +1,3 @@
-"""What is well and what is not: stores, brokers, entities, and this process."""
+"""The health of stores, brokers, entities and this process."""
 
 __all__ = ["health", "usage"]

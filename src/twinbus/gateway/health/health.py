@@ -1,14 +1,14 @@
-"""Health: which parts of the bus are there, and what cannot be done with an entity (A-1).
+"""Health: which parts of the bus are available, and what an entity cannot do (A-1).
 
-Four ways of being unavailable are told apart, because one does not take the others with it:
+There are four ways to be unavailable, kept apart because each can happen alone:
 
     send       nothing can be sent: status, a store that is down, throttling, a fault
     receive    nothing can be received: the same
-    manage     it cannot be looked at as a whole, changed or deleted: a part of it is down
-    contact    nobody gets as far as asking: the namespace is cut off
+    manage     it cannot be shown as a whole, changed or deleted: a part of it is down
+    contact    no request gets through: the namespace is cut off
 
-Pure: reads what others know and changes nothing.  Must never roll a fault's dice: a fault that acts
-sometimes is named, and whoever asks is not its victim.
+Pure: reads what others know and changes nothing.  Must never roll a fault's dice: a fault that only
+acts sometimes is listed, and does not hit the request for health itself.
 """
 
 from collections.abc import Iterable, Sequence
@@ -51,7 +51,7 @@ _WAYS: Final = (
 
 @dataclass
 class BrokerReport:
-    """How one broker process is doing; without any, this process is broker 0."""
+    """The health of one broker process; without any, this process is broker 0."""
 
     broker: int
     state: str  # "up", or what it is instead (supervisor.py)
@@ -65,7 +65,7 @@ class BrokerReport:
 
 @dataclass
 class StoreReport:
-    """How one store is doing."""
+    """The health of one store."""
 
     store: int
     broker: int  # who runs it; -1: nobody
@@ -84,7 +84,7 @@ class StoreReport:
 
 
 class HealthSource(Protocol):
-    """Who knows how brokers and stores are doing."""
+    """Knows the health of brokers and stores."""
 
     def brokers(self) -> list[BrokerReport]: ...
 
@@ -109,9 +109,9 @@ def availability(entity: Entity, links: Sequence[StoreLink]) -> str:
 
 
 class Obstacles:
-    """What is wrong with entities at this moment.
+    """What is currently wrong with entities.
 
-    `journalled` are the stores that are down while sends to them are taken elsewhere.
+    `journalled` are the stores that are down while another store accepts their sends.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""What this process uses: CPU, memory, how late its loop is; once a second, for the throttle.
+"""Resource usage of this process: CPU, memory, loop lag; once a second, for the throttle.
 
-Linux tells everything.  Elsewhere the memory in use is not known cheaply, and is not watched.
+Linux reports everything.  Elsewhere memory usage is expensive to find out, and is not watched.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _CGROUPS: Final = (
 
 
 class Sampler:
-    """Looks once a second, and tells the throttle what it saw of this process and of the stores."""
+    """Samples this process and the stores once a second, and tells the throttle."""
 
     def __init__(
         self,

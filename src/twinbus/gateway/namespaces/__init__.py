@@ -1,4 +1,4 @@
-"""Namespaces and the life of their entities: made, changed, deleted, put right after a crash."""
+"""Namespaces and their entities: created, changed, deleted, reconciled after a crash."""
 
 __all__ = [
     "auto_delete_rounds",

@@ -1,11 +1,11 @@
-"""Partitioned entities that are deleted when nobody has used them for a while.
+"""Partitioned entities that are deleted when they have been idle for a while.
 
-The same rules as a broker has for what is plain (broker/auto_delete.py), over all partitions:
-whoever uses one of them uses the entity, and the use of a subscription is use of its topic. A
-partition that does not answer may be in use, so nothing is deleted while a store is down. The time
-counts on the monotonic clock, at first from when this gateway first looked.
+The rules are those of a broker for plain entities (broker/auto_delete.py), over all partitions:
+using one partition uses the entity, and using a subscription uses its topic.  A partition that does
+not answer may be in use, so nothing is deleted while a store is down.  Idle time is measured on the
+monotonic clock, starting when this gateway first looked.
 
-Keeps the time and deletes nothing (auto_delete_rounds.py).
+Only keeps the time; auto_delete_rounds.py deletes.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from twinbus.gateway.directory.directory import Directory, Entity, Part
 
 
 class _Watch:
-    """Since when an entity is idle, as far as we have looked."""
+    """How long an entity has been idle, as far as we know."""
 
     __slots__ = ("since_ms", "traces")
 
@@ -27,7 +27,7 @@ class _Watch:
 
 
 class IdleEntities:
-    """The partitioned entities with an end to their patience."""
+    """The partitioned entities that are deleted when idle."""
 
     def __init__(self) -> None:
         self._watched: dict[int, _Watch] = {}

@@ -1,5 +1,5 @@
-"""The rounds of auto-delete: every few seconds the stores are asked about the partitioned entities
-that do not stay for ever, and what has been idle for too long is deleted (auto_delete.py).
+"""The rounds of auto-delete: every few seconds, ask the stores about partitioned entities with
+auto-delete, and delete those that have been idle for too long (auto_delete.py).
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from twinbus.links.store_link import DOWN
 
 
 class IdleRounds:
-    """Goes round, and remembers from one time to the next."""
+    """Runs the rounds, and remembers state between them."""
 
     def __init__(
         self, gateway: Gateway, changes: EntityChanges, is_relayed: Callable[[Entity], bool]

@@ -1,7 +1,7 @@
-"""A lock for changes to entities: many of them at a time, or somebody alone.
+"""A lock for changes to entities: many at a time, or one exclusive holder.
 
-Whoever puts stores and catalog right (reconcile.py) compares what they say, and must not take for a
-fault what is only half done.  So he waits until nobody changes anything, and keeps others out.
+Reconciling (reconcile.py) compares the stores with the catalog, and must not mistake an unfinished
+change for a fault.  So it waits until no change is in progress, and keeps others out.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 
 class ChangeLock:
-    """Who is in is not disturbed; whoever wants to be alone goes before those who come later."""
+    """Holders are not interrupted; an exclusive request goes before later ones."""
 
     def __init__(self) -> None:
         self._inside = 0

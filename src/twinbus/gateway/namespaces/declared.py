@@ -1,8 +1,8 @@
-"""Entities of the configuration: made if they are missing, brought up to date if not.
+"""Entities of the configuration: created if missing, otherwise updated.
 
-Messages stay.  Where a subscription lists rules, these are all that it has afterwards; without a
-list it keeps its own.  Nothing is written for what is as it should be, so that starting twice is
-like starting once.
+Messages stay.  A subscription that lists rules has exactly those afterwards; without a list it
+keeps its own.  Nothing is written if nothing differs, so starting twice is the same as starting
+once.
 """
 
 from dataclasses import replace

@@ -1,13 +1,13 @@
-"""Making, changing and removing entities: in all the stores that have a part of them, or in none.
+"""Creating, changing and deleting entities: in all stores that have a part of them, or in none.
 
-    create   every store makes its parts in one frame; if one cannot, the others take theirs back
-    update   every store follows; if one cannot, the others go back to what was
-    delete   every store lets go; it is refused while one of them is down
+    create   every store creates its parts in one frame; if one cannot, the others delete theirs
+    update   every store updates; if one cannot, the others undo it
+    delete   every store deletes; refused while one of them is down
 
-What a crash leaves between two stores is put right at the next start (reconcile.py).  An entity is
-in the directory when all of it is durable, and out of it as soon as it is being removed.
+Differences that a crash leaves between two stores are reconciled at the next start (reconcile.py).
+An entity enters the directory when all of it is durable, and leaves it before it is deleted.
 
-Whoever asks for any of this holds the entity's lock (entity_locks.py) until it is done.
+The caller holds the entity's lock (entity_locks.py) until it is done.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from twinbus.links.store_link import DOWN
 
 
 class Catalog(Protocol):
-    """What is written down about entities beside the stores themselves (storage/catalog.py)."""
+    """The record of entities outside the stores (storage/catalog.py)."""
 
     def making(self, kind: str, name: str, description: str, stores: list[int]) -> None: ...
 

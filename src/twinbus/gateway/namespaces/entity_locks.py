@@ -1,16 +1,16 @@
-"""Locks of entities: each is made, changed and deleted by one request at a time.
+"""Locks of entities: one request at a time creates, changes or deletes an entity.
 
-Between the first step of making an entity and the last one, stores and disks have to answer.  Who
-asks for the same name meanwhile waits for the outcome, so that "exists already" and "not found" are
-true when they are said, and for whatever the client does next.
+Creating an entity takes several steps, and stores and disks have to answer in between.  Another
+request for the same name waits for the outcome, so that "exists already" and "not found" are true
+when the client hears them, and for whatever it does next.
 
-    namespace              many change something in it at a time
-    └── queue or topic     one changes it, and nobody what is in it; or nobody changes it, and many
-        └── subscription   change something in it
+    namespace              many requests change its entities at a time
+    └── queue or topic     one request changes it, and none its children; or none changes it, and
+        └── subscription   many change its children
             └── rule
 
-Nobody overtakes, and nobody waits for ever: the store that all wait for may be slow, and a client
-that is told to try again is better off than one that hangs.
+No request overtakes another, and none waits forever: the store may be slow, and a client that is
+told to try again is better off than one that hangs.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ def place_of_entity(name: str) -> EntityPlace:
 
 
 class EntityLocks:
-    """Who changes what, and who waits for that."""
+    """Requests that hold locks, and requests that wait for them."""
 
     def __init__(self, patience_s: float = ENTITY_WAIT_S_MAX) -> None:
         self._patience_s = patience_s

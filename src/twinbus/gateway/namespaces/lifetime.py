@@ -1,10 +1,10 @@
-"""Namespaces that come and go while the server runs: those of tests, for instance.
+"""Creating and deleting namespaces while the server runs, for tests for example.
 
-    create   durable, then found by clients, then filled with what is declared
-    delete   found no more, its clients turned away, its entities deleted, then forgotten for good
+    create   make it durable, show it to clients, create its declared entities
+    delete   hide it, turn its clients away, delete its entities, then forget it
 
-So a crash leaves a namespace that is there and can be deleted again; never entities that nobody
-owns, and never a connection into a namespace that has been deleted and made anew.
+So after a crash the namespace exists and can be deleted again.  There are never entities without an
+owner, and never a connection into a namespace that was deleted and created again.
 """
 
 import asyncio

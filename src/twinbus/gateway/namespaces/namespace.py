@@ -1,10 +1,10 @@
-"""A namespace: named entities and who may use them.  The façade every server module uses.
+"""A namespace: named entities and access to them.  The façade that every server module uses.
 
-Names are case-insensitive.  Creating, changing and deleting an entity completes when it is durable;
-who asks for the same one meanwhile waits until then (entity_locks.py).
+Names are case-insensitive.  Creating, changing or deleting an entity completes when it is durable;
+other requests for the same entity wait until then (entity_locks.py).
 
-Several namespaces share the stores.  Those beyond the first have a prefix in front of every name in
-them, and nobody outside this module may reach a name by writing the prefix himself.
+Several namespaces share the stores.  All but the first prefix every name, and nobody outside this
+module may reach a name by writing the prefix directly.
 """
 
 from contextlib import AbstractAsyncContextManager

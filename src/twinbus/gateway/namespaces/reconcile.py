@@ -1,8 +1,8 @@
-"""Stores and catalog are made to say the same, and the directory to know what they say.
+"""Makes stores and catalog agree, and updates the directory.
 
-Done at start, before the first client is served, and whenever a store comes up late.  What is to be
-done is decided in reconcile_plan.py; here it is done, store by store.  If a store is lost in the
-middle, Unavailable is raised, the catalog is told nothing, and the next time does the rest: each
+Runs at start, before the first client is served, and whenever a store comes up late.
+reconcile_plan.py decides what to do; this module does it, store by store.  If a store is lost in
+the middle, it raises Unavailable, leaves the catalog alone, and the next run does the rest: each
 step can be repeated.
 """
 

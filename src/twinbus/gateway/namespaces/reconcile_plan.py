@@ -1,7 +1,7 @@
-"""What is to be done when stores and catalog do not say the same.
+"""Decides what to do when stores and catalog disagree.
 
-Asked at start, and again whenever a store comes up late.  The catalog (storage/catalog.py) says
-what was meant, the lists of the stores say what is there:
+Runs at start, and again whenever a store comes up late.  The catalog (storage/catalog.py) says
+what was intended, the lists of the stores say what exists:
 
     catalog     in the stores                 done
     making      all parts                     finished: it is there
@@ -15,11 +15,11 @@ what was meant, the lists of the stores say what is there:
     nothing     an entity                     taken into the catalog: there was one store before,
                                               or the catalog was lost
 
-A store that is down has no list.  What it may hold is left to when it is up, and meanwhile its
-entities are known by what the catalog says of them.
+A store that is down has no list.  Its contents are dealt with when it is up; until then its
+entities are known from the catalog.
 
-Decides and does nothing.  Never removes anything that the catalog does not say is to be removed, or
-was never finished.
+Only decides.  Never removes anything unless the catalog says that it is being removed or was never
+finished.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ _KINDS: Final = ("queue", "topic", "subscription")  # none comes before what it 
 
 @dataclass
 class Known:
-    """An entity that is to be in the directory."""
+    """An entity that belongs in the directory."""
 
     kind: str
     name: str
@@ -81,7 +81,7 @@ class Update:
 
 @dataclass
 class Plan:
-    """What is to be done, in this order; then the catalog is told of `entries` and `gone`."""
+    """The steps, in order; afterwards the catalog gets `entries` and `gone`."""
 
     deletes: list[Part] = field(default_factory=list)
     makes: list[Make] = field(default_factory=list)  # topics before their subscriptions
@@ -129,7 +129,7 @@ class _Found:
 
 @dataclass
 class _Place:
-    """A part: as its store lists it, or missing from a store that is up, or nobody knows."""
+    """A part: as its store lists it, missing from a store that is up, or unknown."""
 
     store: int
     listed: Listed | None

@@ -22,7 +22,7 @@ _WEB_TOKEN: Final = "eyJ"  # how `{"` begins in base64; a token's own text tells
 
 
 class WebTokens(Protocol):
-    """What judges JSON web tokens (web_tokens.py, which only those load who need it)."""
+    """Checks JSON web tokens (web_tokens.py, loaded only when needed)."""
 
     def check(self, token: str, now_s: int, leeway_s: int) -> tuple[frozenset[str], int]: ...
 

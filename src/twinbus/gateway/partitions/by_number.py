@@ -1,14 +1,14 @@
 """Commands that name messages by sequence number: the number tells the partition.
 
-What is about one partition only (nearly everything) is handed on as it is.  Over several:
+A command for one partition only (nearly all are) is passed on unchanged.  Over several:
 
     Settle, RenewLocks   each partition decides on its own; the answers are put in order
     ReceiveDeferred      all or none: if one partition refuses, the others' locks are given back
     CancelScheduled,     all or none as far as can be: first every number is looked for, then all
     Undefer              partitions act; if one fails even so, the error says what was done
 
-A number of no partition is answered as an unknown one is.  Receive-and-delete must never lose a
-message: what has been removed is handed out, whatever becomes of the others.
+A number of no partition is treated as unknown.  Receive-and-delete must never lose a message: what
+was removed is handed out, whatever happens to the others.
 """
 
 from typing import Final
@@ -82,7 +82,7 @@ def _is_forwarded(gateway: Routes, entity: Entity, command: Command, locks: list
 
 
 class _Settling(Gather):
-    """Locks of several partitions are ended; each stands for itself."""
+    """Ends locks of several partitions, each independently."""
 
     __slots__ = ("_errors", "_places")
 
@@ -116,9 +116,9 @@ class _Settling(Gather):
 
 
 class _Renewing(Gather):
-    """Locks of several partitions are prolonged.
+    """Renews locks of several partitions.
 
-    If one is lost, the others have been prolonged all the same: nobody is worse off for it.
+    If one is lost, the others are renewed all the same, which does no harm.
     """
 
     __slots__ = ("_places",)

@@ -1,11 +1,11 @@
 """Requests about ranges of a partitioned entity's numbers: every partition is asked at once.
 
-    ListPartitions   how far each of them has come; of one that is down just that it is down
+    ListPartitions   how far each one has come, or that it is down
     SettleRanges     each range goes to its partition, cut where it reaches into the next
 
-A settlement is done as far as it can be.  Where a partition could not do its part and others could,
-the answer counts what was done and says from which number on to ask again; who has nothing but that
-part left to ask for hears the reason.
+A settlement is done as far as possible.  If one partition could not do its part and others could,
+the answer counts what was done and says from which number on to ask again; once only that part is
+left, the client gets the reason.
 """
 
 from twinbus.entities.commands import Command, ListPartitions, PartitionState, Reply
@@ -58,7 +58,7 @@ def route_settle_ranges(gateway: Routes, entity: Entity, command: Command) -> No
 
 
 class _RangeSettling(Gather):
-    """Ranges of several partitions are settled; each partition stands for itself."""
+    """Settles ranges of several partitions, each independently."""
 
     __slots__ = ("_error", "_firsts", "_request", "_selected")
 

@@ -4,18 +4,18 @@
     partition 1 ─ _PartSink ─┼─ receiver ──┤
     …                        ┘             └─▶ the cache: locked, for the credit that comes next
 
-Nobody knows where the messages are, so every partition is granted a sixteenth of the client's
-credit and one more: together a little more than the client wants.  A grant that is half used up is
-renewed, so that one partition that has everything delivers everything; the others have their turn
-before it goes on.
+The messages may be in any partition, so each one is granted a sixteenth of the client's credit and
+one more: together a little more than the client wants.  A grant that is half used up is renewed, so
+that a partition with all the messages can deliver them all; the others get their turn in
+between.
 
-What waits in the cache is locked, and nobody else gets it.  So it does not wait long: when the
-client has asked for nothing for a while, the cache and the grants are given back (`tick`), and
-messages whose lock is half over are too, as nobody would have the time to deal with them.  They are
-given back unseen (RELEASE): it does not count as a delivery.
+Cached messages are locked, and nobody else gets them.  So they do not wait long: when the client
+has asked for nothing for a while, the cache and the grants are given back (`tick`).  So are
+messages whose lock is half over, because too little time is left to process them.  They are
+given back unseen (RELEASE), which does not count as a delivery.
 
-Receive-and-delete locks as well.  Only what the client has credit for is removed, and handed out
-when that is durable.
+Receive-and-delete locks as well.  Only messages that the client has credit for are removed, and
+they are handed out when the removal is durable.
 
 Must never hand out more than the client's credit, nor messages of one partition out of order.
 """

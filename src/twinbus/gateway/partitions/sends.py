@@ -1,4 +1,4 @@
-"""Sends to a partitioned entity: which partition takes a message, and what if it is not well.
+"""Sends to a partitioned entity: which partition gets a message, and what if it is unhealthy.
 
     key (E-3)    session id, else partition key, else the message id where duplicates are detected
     keyed        to the partition of the key and to no other: its order and its repeats are there
@@ -9,10 +9,10 @@
                  busy it refuses, as a plain queue does: a copy might find it otherwise
 
 The messages of one delivery go to one partition, in one step.  Only where message ids are the keys
-is a delivery split: if a part of it is refused, the client sends all of it again, and what has been
-stored is dropped as a duplicate.
+is a delivery split: if a part of it is refused, the client sends all of it again, and the messages
+that were stored are dropped as duplicates.
 
-Must never send a message a second time that may have been stored: a client decides on that.
+Must never resend a message that may have been stored: that is for the client to decide.
 """
 
 from typing import Final

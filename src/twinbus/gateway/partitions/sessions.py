@@ -1,13 +1,13 @@
 """Accepting a session of a partitioned entity.
 
-A named session is in the partition of its id.  For the next available one every partition that is
-up is asked; the first lock wins, and locks that come too late are given back at once.
+A named session is in the partition of its id.  For the next available one, all partitions that are
+up are asked; the first lock wins, and later ones are given back at once.
 
     AnySession ─┬▶ wait in partition 0 ─┐
                 ├▶ wait in partition 1 ─┼▶ the first lock, or the error when all have given up
                 └▶ …                    ┘
 
-Must never keep a lock that nobody was given: the session would be dead until it runs out.
+Must never keep a lock that was not handed out: the session would be blocked until it expires.
 """
 
 from twinbus.entities.partitions import hash_key

@@ -1,13 +1,13 @@
 """Requests that go through a partitioned entity, partition after partition.
 
-Sequence numbers begin with the partition, so walking the partitions in order is walking the numbers
-in order: whoever asks again from the last number on reaches every message (E-9).
+Sequence numbers begin with the partition, so walking the partitions in order walks the numbers in
+order: asking again from the last number on reaches every message (E-9).
 
-A partition that is down is passed over.  Who only looks gets what the others have.  Who wants
-something done is sent back to it (`next_sequence_number`) as long as there was anything to do
-elsewhere, and hears that it is down when nothing else is left.  Who reads a range to the last
-message, or asks for the numbers that are there, is never led past a partition: what is missing
-would seem to be gone.
+A partition that is down is skipped.  A request that only looks gets what the others have.  One that
+changes something is sent back to it (`next_sequence_number`) while there is work elsewhere, and
+fails because it is down when nothing else is left.  A request that reads a range to the last
+message, or lists the existing numbers, never skips a partition: its messages would seem to be
+gone.
 """
 
 from twinbus.entities.commands import Command, Delivered, ListSessions, Peek, Reply

@@ -1,3 +1,3 @@
-"""Who is told to come back later."""
+"""Throttling: refusing requests under pressure."""
 
 __all__ = ["link", "throttle"]

@@ -1,7 +1,7 @@
 """A link to a store that asks the throttle first (A-2): wraps any `StoreLink`.
 
-    all is well              nobody asks
-    pressure, or credits     every command, every receiver and every wait for a session does
+    no pressure              nothing asks
+    pressure, or credits     every command, every receiver and every wait for a session asks
 
 It knows which part of which entity a command is for, so that every partition has its own share.
 """
@@ -26,7 +26,7 @@ from twinbus.links.wrapper import LinkWrapper, SinkWrapper, submit_admitted
 
 
 class ThrottledLink(LinkWrapper):
-    """One store, for those who are let through to it."""
+    """One store, behind the throttle."""
 
     def __init__(
         self, store: int, link: StoreLink, directory: Directory, throttle: Throttle, clock: Clock

@@ -1,17 +1,17 @@
-"""Throttling: who is told to come back later, and why (A-2).
+"""Throttling: which requests are refused for now, and why (A-2).
 
-Two reasons to refuse, both answered with ServerBusy and the advice to wait ten seconds:
+There are two reasons, both answered with ServerBusy and a hint to wait ten seconds:
 
     pressure   a process runs short of CPU, memory, disk space, or has too many open operations
     credits    a namespace has used up what its tier allows in this second (profile `standard`)
 
-Under pressure the service is shared fairly.  Past a threshold only those are refused who use more
-than the average of all that are active, and nobody who does next to nothing; past the limit beyond
-it everybody is.  A part is counted by itself, so a partitioned entity has sixteen shares.  What
-relieves the server (settling, renewing locks; receiving, where messages fill it) is never refused.
+Under pressure the service is shared fairly.  Past a threshold only entities that use more than the
+average of all active ones are refused, and none that do next to nothing; past the limit beyond it
+all are.  A part is counted by itself, so a partitioned entity has sixteen shares.  What relieves
+the server (settling, renewing locks; receiving, where messages fill it) is never refused.
 
-Pure: samples and times enter by argument.  Must cost nothing while all is well: then `is_calm` is
-true and nobody asks `admit`.
+Pure: samples and times are arguments.  Must cost nothing without pressure: then `is_calm` is true
+and nothing calls `admit`.
 """
 
 from dataclasses import dataclass

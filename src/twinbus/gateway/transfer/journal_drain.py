@@ -3,7 +3,7 @@
 Every entity, and every partition, has a lane of its own: nothing overtakes anything on its way to
 the same place, and many entries for it go in one send.  With a single lane entries for several
 places, as they come in turn, would go one by one, slower than new ones are written under load, and
-the journal would never be empty.  What the journal is for is told in journal.py.
+the journal would never be empty.  journal.py says what the journal is for.
 """
 
 from collections.abc import Callable, Iterable, Sequence

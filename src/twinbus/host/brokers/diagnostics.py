@@ -1,4 +1,4 @@
-"""What is written down about a broker process before it is killed, or after it has ended (A-4).
+"""Diagnostics of a broker process, written before it is killed or after it has ended (A-4).
 
     DIR/diagnostics/20261116T093000.250Z-broker-1/
         reason.txt      what was seen, and since when
@@ -6,9 +6,9 @@
         counters.json   its last beats
         log.txt         the newest log lines, the gateway's and its own
 
-The newest bundles are kept and older ones removed.  Nothing here may be waited for: a disk that
-does not answer may be the very thing that is wrong, so callers run it on a thread and go on without
-it.  No secrets: neither configuration nor messages are read, and log lines are searched for them.
+Only the newest bundles are kept.  Nobody may wait for this: a disk that does not answer may be the
+very problem, so callers run it on a thread and go on without it.  Bundles have no secrets: neither
+configuration nor messages are read, and secrets are removed from log lines.
 """
 
 import json

@@ -67,7 +67,7 @@ class LocalBroker:
 
 
 class LocalEffects:
-    """What faults do to the one broker: to its disk, and there is no process to hurt."""
+    """Faults of the one broker: they act on its disk; there is no process to stop or kill."""
 
     def __init__(self, disk: DiskFaults, slowed: Callable[[bool], None]) -> None:
         self._disk = disk

@@ -1,7 +1,7 @@
 """Starting, speaking to, and ending a broker process (worker.py).
 
-What is sent in one turn of the loop goes in one frame.  When the process has ended, everything that
-it still said is handed on first.
+Everything sent in one loop turn goes in one frame.  When the process has ended, its last messages
+are handled first.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""One life of one broker process: what was heard of it, and what can be found out about it."""
+"""One run of one broker process: what it reported, and the evidence of its end."""
 
 import asyncio
 from collections import deque

@@ -1,7 +1,7 @@
-"""Who runs which store, and what to do when a broker process or a store is in trouble (A-4, E-15).
+"""Which broker runs which store, and what to do about a failing broker or store (A-4, E-15).
 
-A state machine: it is told what was seen and when, and says what to do.  It starts no process,
-sends no signal and reads no clock; `host/brokers/processes.py` does, and so can a simulation.
+A state machine: observations and times in, actions out.  It starts no process, sends no signal and
+reads no clock; `host/brokers/processes.py` does, and so can a simulation.
 
 A broker process:
 
@@ -95,7 +95,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Close:
-    """Have the broker close the store, which moves: what is asked of it meanwhile can wait."""
+    """Have the broker close the store, which moves; requests to it wait meanwhile."""
 
     store: int
     broker: int

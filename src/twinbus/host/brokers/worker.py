@@ -3,11 +3,11 @@
     socket ─▶ operations ─▶ Stores ─▶ a BrokerShell for each store ─▶ operations ─▶ socket
 
 Both arguments are descriptors: one end of a socketpair, and where stacks are written on SIGUSR1.
-The process ends when the gateway says so or is gone, however that happened; signals that are meant
-for the gateway (Ctrl-C, a service being stopped) reach it too, and are left to the gateway.
+The process ends when the gateway says so or is gone for any reason.  Signals meant for the gateway
+(Ctrl-C, a service being stopped) reach it too, and it ignores them.
 
-An exception that nobody expected means that something here is not as it must be.  It is told, and
-the process goes on so that it can be looked at, until it is killed.
+An unexpected exception means that an invariant is broken.  The process reports it and keeps
+running, so that it can be inspected, until it is killed.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class RecentLog(logging.Handler):
-    """The newest lines: all that are kept, and those that nobody has been told yet."""
+    """The newest log lines: all that are kept, and those not yet reported."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,3 +1,3 @@
-"""A store link over a socket: what is said, how it is encoded, and the gateway's end of it."""
+"""A store link over a socket: its operations, their encoding, and the gateway's end."""
 
 __all__ = ["beats", "channel", "codec", "messages", "operations", "remote_store", "results"]

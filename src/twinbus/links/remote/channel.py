@@ -2,9 +2,9 @@
 
     frame = length of the rest (u32, big-endian) ─ marshal of a list of tuples
 
-Everything of one turn goes in one frame.  `marshal` is the fastest that Python has for plain
-values, and safe only between ends that trust each other: these are a server and the process it has
-started itself, on a socketpair that nobody else can reach.  It must never be used on anything else.
+Everything of one turn goes in one frame.  `marshal` is the fastest encoding that Python has for
+plain values, and safe only between ends that trust each other: here, a server and a process that it
+started, on a socketpair that nobody else can reach.  It must never be used on anything else.
 """
 
 import marshal
@@ -20,11 +20,11 @@ _VERSION: Final = 2
 
 
 class ChannelError(TwinbusError):
-    """The other end sent what is no frame: the channel is of no use any more."""
+    """The other end sent something that is not a frame: the channel is unusable."""
 
 
 class Channel:
-    """One end: keeps what has come of a frame until the rest is here."""
+    """One end: keeps the beginning of a frame until the rest is here."""
 
     __slots__ = ("_buffer", "_size_max")
 

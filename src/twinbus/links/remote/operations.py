@@ -1,10 +1,9 @@
-"""What the two ends of a broker process's socket say to each other: tuples, one for each operation.
+"""The operations on a broker process's socket: tuples, one for each operation.
 
     (operation, store, ...)     plain builtins only; `store` is ANY where it concerns the process
 
-Commands (codec.py) are operations too, with numbers from 100 on.  A number in an operation is given
-by the gateway and comes back with the answer; none is used twice for a store, so what comes too
-late finds nobody.
+Commands (codec.py) are operations too, with numbers from 100 on.  The gateway numbers requests, and
+the answer repeats the number; none is used twice for a store, so a late answer is ignored.
 """
 
 from typing import Any, Final, Protocol
@@ -58,7 +57,7 @@ COMMAND_MIN: Final = 100
 
 
 class Sender(Protocol):
-    """One end of a socket, as those who speak through it see it."""
+    """One end of a socket, as its users see it."""
 
     def send(self, operation: Operation) -> None:
         """To go out with everything else of this turn."""

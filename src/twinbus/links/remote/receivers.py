@@ -1,11 +1,11 @@
 """The gateway's side of a receiver, and of a wait for a session, in a store behind a socket.
 
-Both outlive the broker that serves them: they know everything that is needed to ask the next one.
+Both outlive the broker that serves them: they know all that is needed to ask the next one.
 
-Credit is counted as AMQP does it, because deliveries and credit cross on their way: what is sent is
-not how many more may come, but how many may have come in all (`limit`).  What the connection has no
-room or no credit for waits here.  The far end sends no more than a window of bytes ahead of what
-was handed over.
+Credit is counted as AMQP does it, because deliveries and credit cross on the way: we send not how
+many more may come, but how many may have come in all (`limit`).  Messages that the connection has
+no room or no credit for wait here.  The far end sends at most a window of bytes ahead of what was
+handed over.
 """
 
 from collections import deque
@@ -305,7 +305,7 @@ class RemoteReceiver:
 
 
 class RemoteWaiter:
-    """Somebody who asked for a session; implements `links.Accepting`."""
+    """A wait for a session; implements `links.Accepting`."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 a token          its namespace, and no other
 no token         viewers that need none (viewers.py) choose with ?namespace=; the default is
-the host's namespace, or the first
+                 the host's namespace, or the first
 """
 
 from twinbus.errors import EntityNotFound, Unauthorized
