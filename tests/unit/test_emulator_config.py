@@ -203,7 +203,11 @@ def with_line(line: int, text: str) -> str:
         (9, '"Name": "plain?",', "is not allowed"),
         (11, '"DeadLetteringOnMessageExpiration": "yes",', "DeadLetteringOnMessageExpiration"),
         (11, '"DeadLetteringOnExpiration": true,', "nearest is DeadLetteringOnMessageExpiration"),
-        (12, '"DefaultMessageTimeToLive": "1h",', "DefaultMessageTimeToLive: '1h' is no ISO 8601"),
+        (
+            12,
+            '"DefaultMessageTimeToLive": "1h",',
+            "DefaultMessageTimeToLive: '1h' is not an ISO 8601",
+        ),
         (12, '"DefaultMessageTimeToLive": 3600,', "DefaultMessageTimeToLive is not text"),
         (15, '"ForwardTo": "a?b",', "ForwardTo: The entity name 'a?b' is not allowed"),
         (16, '"LockDuration": "PT1S",', "LockDuration: lock_duration_ms is 1000; allowed is 5000"),

@@ -191,7 +191,7 @@ class QueueDescription:
         for key in values:
             if key not in known:
                 raise ArgumentInvalid(
-                    f"'{str(key)[:64]}' is no property of a {cls.KIND}; "
+                    f"'{str(key)[:64]}' is not a property of a {cls.KIND}; "
                     f"properties are {', '.join(sorted(known))}."
                 )
         return _made(cls, values)
@@ -389,7 +389,7 @@ def parse_duration(text: str) -> int:
     match = _DURATION.fullmatch(text)
     if match is None or text.endswith(("P", "T")):
         raise ArgumentInvalid(
-            f"'{text[:64]}' is no ISO 8601 duration; write for example PT1M or P14DT12H."
+            f"'{text[:64]}' is not an ISO 8601 duration; write for example PT1M or P14DT12H."
         )
     years, months, weeks, days, _, hours, minutes, seconds, fraction = match.groups("0")
     total_ms = (

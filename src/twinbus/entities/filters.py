@@ -102,7 +102,7 @@ class CorrelationFilter(Filter):
                     f"it can for {', '.join(CORRELATION_NAMES)}."
                 )
             if not isinstance(value, str):
-                raise ArgumentInvalid(f"The correlation filter's {key} is no text.")
+                raise ArgumentInvalid(f"The correlation filter's {key} must be text.")
             wanted[SYSTEM_KEY + key] = value
         for name, value in checked_values(user, "property").items():
             if value is None:

@@ -74,7 +74,7 @@ class FilterDescription:
         properties: dict[str, object] | None = None,
     ) -> None:
         if kind not in KINDS:
-            raise ArgumentInvalid(f"'{kind[:64]}' is no kind of filter: {', '.join(KINDS)}.")
+            raise ArgumentInvalid(f"'{kind[:64]}' is not a kind of filter: {', '.join(KINDS)}.")
         self.kind = kind
         self.expression = expression
         self.parameters = checked_values(parameters or {}, "parameter")
@@ -193,7 +193,7 @@ class RuleDescription:
         for key in values:
             if key not in _USER_KEYS:
                 raise ArgumentInvalid(
-                    f"'{key[:64]}' is no property of a rule; "
+                    f"'{key[:64]}' is not a property of a rule; "
                     f"properties are {', '.join(sorted(_USER_KEYS))}."
                 )
         system = _mapping(values.get("system"), "system")
@@ -244,7 +244,7 @@ def _mapping(value: object, what: str) -> dict[str, object]:
         raise ArgumentInvalid(f"The {what} of a rule must be a mapping.")
     for key in value:
         if not isinstance(key, str):
-            raise ArgumentInvalid(f"The {what} of a rule has a name that is no text.")
+            raise ArgumentInvalid(f"The {what} of a rule has a name that is not text.")
     return value
 
 

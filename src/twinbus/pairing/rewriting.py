@@ -208,7 +208,7 @@ def _text(name: str | bytes) -> str:
 def _time(value: object) -> Any:
     milliseconds = time_of(value)
     if milliseconds is None:
-        raise ValueError(f"The scheduled enqueue time {value!r} is no time.")
+        raise ValueError(f"The scheduled enqueue time {value!r} is not a time.")
     return timestamp(milliseconds)
 
 

@@ -130,7 +130,7 @@ def test_reserved_names_are_refused(name: str, encoding: Any) -> None:
 def test_a_scheduled_time_that_is_none() -> None:
     message = amqp()
     message.annotations = {"x-opt-scheduled-enqueue-time": "tomorrow"}
-    with pytest.raises(ValueError, match="'tomorrow' is no time"):
+    with pytest.raises(ValueError, match="'tomorrow' is not a time"):
         rewrite(message, "orders")
 
 

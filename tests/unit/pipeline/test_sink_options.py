@@ -166,7 +166,7 @@ def test_rows_need_a_destination() -> None:
 
 def test_the_column_of_the_keys() -> None:
     check("body binary, my_key string", producerKeyColumn="my_key")
-    with pytest.raises(ConfigError, match="names my_ky, which is no column; did you mean my_key"):
+    with pytest.raises(ConfigError, match="my_ky, which is not a column; did you mean my_key"):
         check("body binary, my_key string", producerKeyColumn="my_ky")
     with pytest.raises(ConfigError, match="no column my_key"):
         check("body binary, my_key string")

@@ -189,7 +189,7 @@ class Parser:
 
     def _value(self, node: SqlNode) -> SqlNode:
         if isinstance(node, Condition):
-            raise self._expected("AND, OR or ')': a condition is no value")
+            raise self._expected("AND, OR or ')': a condition is not a value")
         return node
 
     def _or(self) -> SqlNode:
@@ -378,7 +378,8 @@ class Parser:
             if first.text.lower() in _FUNCTIONS:
                 raise self._lexer.error(first.at, f"expected {expected}, found a function")
             raise self._lexer.error(
-                first.at, f"'{first.text[:32]}' is no function; there are {', '.join(_FUNCTIONS)}"
+                first.at,
+                f"'{first.text[:32]}' is not a function; there are {', '.join(_FUNCTIONS)}",
             )
         if not self._take_sign("."):
             return UserProperty(first.text)

@@ -206,7 +206,7 @@ def _doubles(operator: int, left: float, right: float) -> float:
         except ValueError:  # the remainder of infinity
             result = math.nan
     if not math.isfinite(result):
-        raise FilterError("The result is no finite number.")
+        raise FilterError("The result is not a finite number.")
     return result
 
 

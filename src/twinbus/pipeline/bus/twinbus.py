@@ -128,7 +128,7 @@ def _next(answer: dict[str, object], end: int) -> int:
 
 def _partition(entry: object) -> PartitionState:
     if not isinstance(entry, dict):
-        raise ServiceError("the answer has a partition that is no map")
+        raise ServiceError("the answer has a partition that is not a map")
     return PartitionState(
         partition=_number(entry, "partition"),
         is_up=entry.get("is-up") is True,

@@ -317,7 +317,7 @@ def _time_us(name: str | None, kind: DataType | None, source: Source) -> Column:
             )
             .otherwise(F.unix_micros(column.try_cast("timestamp")))
         )
-    raise ConfigError(f"{source}: column {name[:64]}: {kind.simpleString()} is no time")
+    raise ConfigError(f"{source}: column {name[:64]}: {kind.simpleString()} is not a time")
 
 
 def _body_hash(columns: Columns, types: dict[str, DataType], source: Source) -> Column | None:

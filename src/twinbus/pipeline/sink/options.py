@@ -88,7 +88,7 @@ class SinkOptions:
         if key is not None and key not in names:
             near = get_close_matches(key, names, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigError(f"producerKeyColumn names {key[:64]}, which is no column{hint}")
+            raise ConfigError(f"producerKeyColumn names {key[:64]}, which is not a column{hint}")
         for name in names:
             if name not in BY_NAME and name != key:
                 near = get_close_matches(name.lower(), BY_NAME, n=1, cutoff=0.5)

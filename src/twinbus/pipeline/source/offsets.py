@@ -134,7 +134,7 @@ def _plain(positions: Mapping[str, Position]) -> dict[str, object]:
 
 def _as_number(key: str, position: Position) -> int:
     if not isinstance(position, int):
-        raise ConfigError(f"the offset of {key[:64]!r} must be one number: it is no sub-queue")
+        raise ConfigError(f"the offset of {key[:64]!r} must be one number; it is not a sub-queue")
     return max(position, first_of(split_key(key)[1]))
 
 

@@ -135,7 +135,7 @@ def restore_bytes(
     except TypesError as error:
         raise rules.does_not_fit(error) from error
     except (RemoteProtocolError, IndexError) as error:
-        raise UnrestorableMessageError(rules.DAMAGED, f"It is no AMQP message: {error}.") from error
+        raise UnrestorableMessageError(rules.DAMAGED, f"Not an AMQP message: {error}.") from error
 
 
 def sequence_number_of(data: bytes) -> int:

@@ -24,7 +24,7 @@ _KEY_BYTES: Final = 32
 def read_authorization_rules(
     element_: Element, existing: Sequence[SharedAccessRule], now_utc_ms: int
 ) -> tuple[SharedAccessRule, ...]:
-    """The rules that an entity shall have; `existing` are those that it has."""
+    """The rules that an entity is to have; `existing` are the ones it has."""
     before = {rule.name: rule for rule in existing}
     return tuple(
         _read_rule(child, before, now_utc_ms)

@@ -340,7 +340,7 @@ def _read_only() -> Response:
 
 
 def _default_rule(content: Element) -> Element | None:
-    """The rule that a new subscription shall have in place of `$Default`."""
+    """The rule that a new subscription gets instead of `$Default`."""
     return next((child for child in content if local_name(child) == DEFAULT_RULE), None)
 
 
