@@ -34,7 +34,6 @@ from twinbus.entities.commands import (
     ReceiveDeferred,
     RenewLocks,
     Runtime,
-    Send,
     Settle,
 )
 from twinbus.entities.facts import DEAD_LETTER as DEAD_LETTER_QUEUE
@@ -53,7 +52,6 @@ from twinbus.errors import (
     InvalidOperation,
     MessageLockLost,
     MessageNotFound,
-    NotSupported,
     ServiceError,
 )
 from twinbus.limits import PEEK_COUNT_MAX, SEQUENCE_NUMBERS_MAX
@@ -407,12 +405,8 @@ class Queue(QueueSends):
 
     # -- the door for commands --------------------------------------------------------------------
 
-    def apply(self, command: Command, now: Now) -> object:
-        """Decide on any command; what it gives is the reply's result."""
-        if isinstance(command, Send):
-            if command.carrier:
-                return self.send_carried(command, now)
-            return self.send(command.messages, now)
+    def _apply_other(self, command: Command, now: Now) -> object:
+        """Decide on what is not a send."""
         if isinstance(command, Settle):
             return self.settle(
                 command.subqueue,
@@ -422,10 +416,6 @@ class Queue(QueueSends):
                 now,
                 command.delay_ms,
             )
-        return self._apply_rare(command, now)
-
-    def _apply_rare(self, command: Command, now: Now) -> object:
-        """Decide on what is neither a send nor a settlement."""
         if isinstance(command, RenewLocks):
             return self.renew(command.subqueue, command.locks, now)
         if isinstance(command, Peek):
@@ -443,7 +433,7 @@ class Queue(QueueSends):
             self.check_receivable()
             first, after, count = self.span(command.subqueue)
             return [PartitionState(max(0, self.partition), True, first, after, count)]
-        raise NotSupported(f"A queue does not know the command {type(command).__name__}.")
+        return super()._apply_other(command, now)
 
     # -- refusals -------------------------------------------------------------------------------
 

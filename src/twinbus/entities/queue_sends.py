@@ -7,7 +7,7 @@ producer's number, a message id within the window, a number that another store h
 from twinbus.clock import Now
 from twinbus.entities.arrivals import Screened, has_number
 from twinbus.entities.carried import JOURNAL
-from twinbus.entities.commands import Send
+from twinbus.entities.commands import Command, Send
 from twinbus.entities.facts import MAIN, Arrived, Carried, IdsSeen, Stored, Together, gather
 from twinbus.entities.message import (
     NEVER_MS,
@@ -18,13 +18,24 @@ from twinbus.entities.message import (
     has_producer_key,
 )
 from twinbus.entities.transitions import QueueTransitions
-from twinbus.errors import QuotaExceeded
+from twinbus.errors import NotSupported, QuotaExceeded
 
 
 class QueueSends(QueueTransitions):
     """A queue that takes messages in."""
 
     __slots__ = ()
+
+    def apply(self, command: Command, now: Now) -> object:
+        """Decide on any command, the one door of a queue; what it gives is the reply's result."""
+        if isinstance(command, Send):
+            if command.carrier:
+                return self.send_carried(command, now)
+            return self.send(command.messages, now)
+        return self._apply_other(command, now)
+
+    def _apply_other(self, command: Command, now: Now) -> object:
+        raise NotSupported(f"A queue does not know the command {type(command).__name__}.")
 
     def send(self, messages: list[NewMessage], now: Now, admitted: bool = False) -> list[int]:
         """Enqueue or schedule, all or none; returns the sequence numbers.

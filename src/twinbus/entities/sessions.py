@@ -264,7 +264,7 @@ class SessionQueue(SessionedQueue):
 
     # -- the door for commands --------------------------------------------------------------------
 
-    def _apply_rare(self, command: Command, now: Now) -> object:
+    def _apply_other(self, command: Command, now: Now) -> object:
         """What is about a session is decided here, all else as in any queue."""
         if isinstance(command, RenewSession):
             return self.renew_session(command.session_id, command.grant, now)
@@ -287,7 +287,7 @@ class SessionQueue(SessionedQueue):
                 return self.receive_deferred_of(
                     session_id, command.session_grant, numbers, mode, now
                 )
-        return super()._apply_rare(command, now)
+        return super()._apply_other(command, now)
 
 
 def _lock_of(session: Session, now: Now) -> SessionLock:

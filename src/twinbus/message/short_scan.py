@@ -3,12 +3,13 @@
 Plain is what nearly all senders send: a header or none, then properties, application properties and
 data, in this order, each at most once and in its usual form, then perhaps a producer key alone, and
 nothing else that anybody has to look into.  Everything else goes the long way (`new_message`),
-which also says what is wrong with a message.  Both ways store the same bytes; only the short one
-makes nothing in between.
+which also says what is wrong with a message.  Both ways store the same bytes
+(tests/property/test_plain_sends.py); only the short one makes nothing in between.
 """
 
 from typing import Final
 
+from twinbus.amqp.shapes import U32
 from twinbus.entities.message import NEVER_MS, NewMessage
 from twinbus.limits import PING_SIZE_BYTES_MAX, PROPERTY_SIZE_BYTES_MAX
 from twinbus.message import wire_names
@@ -17,12 +18,12 @@ from twinbus.message.message_id import MessageIds, only_message_id
 from twinbus.message.producer_keys import KeysOfLink, lone_key
 from twinbus.message.scan import scan
 from twinbus.message.sections import (
+    APPLICATION_PROPERTIES,
     DATA,
     DELIVERY_ANNOTATIONS,
     HEADER,
     PROPERTIES,
     descriptor,
-    usual_end,
 )
 
 PING_BYTES: Final = wire_names.PING_TYPE.encode()
@@ -31,6 +32,16 @@ _NULL: Final = 0x40
 _TIMESTAMP: Final = 0x83
 _HEADER_START: Final = descriptor(HEADER) + bytes((_LIST8,))
 _HEADER_START_BYTES: Final = 5  # with its size
+_PROPERTIES: Final = descriptor(PROPERTIES)
+_KEYED: Final = descriptor(DELIVERY_ANNOTATIONS)
+# The sections of a plain message in their order: how they begin, and the type of their value.
+_PLAIN: Final = (
+    (_PROPERTIES, _LIST8),
+    (descriptor(APPLICATION_PROPERTIES), 0xC1),
+    (descriptor(DATA), 0xA0),
+)
+_WIDE: Final = 0x10  # this bit of a constructor is set where the size has four bytes
+_SECTION_BYTES_MIN: Final = 8  # a smaller one is not worth a short way
 _HEADS_MAX: Final = 64  # of one link: senders have one or two
 
 _Head = tuple[bytes, int]  # the head of the stored form, and the time to live
@@ -57,7 +68,7 @@ class PlainSends:
         """The message as the broker takes it; None: it has to go the long way."""
         end = len(data)
         if end <= PING_SIZE_BYTES_MAX:
-            if end < _HEADER_START_BYTES or PING_BYTES in data:
+            if end < _SECTION_BYTES_MIN or PING_BYTES in data:
                 return None
         elif end > PROPERTY_SIZE_BYTES_MAX:
             return None
@@ -69,27 +80,29 @@ class PlainSends:
                 return None
             head = self._learn(header)
         at = start
-        previous = HEADER
-        while at < end:
-            following = usual_end(data, at)
-            if not 0 < following <= end:
+        for mark, constructor in _PLAIN:
+            if end - at < _SECTION_BYTES_MIN or not data.startswith(mark, at):
+                continue
+            following = at + 5 + data[at + 4]
+            if data[at + 3] == constructor | _WIDE:
+                size: int = U32.unpack_from(data, at + 4)[0]
+                following = at + 8 + size
+            elif data[at + 3] != constructor:
                 return None
-            section = data[at + 2]
-            if section == DELIVERY_ANNOTATIONS and previous == DATA:
-                return self._numbered(data, start, at, head)
-            if section < PROPERTIES or not previous < section <= DATA:
-                return None
-            if section == PROPERTIES and (
+            if mark is _PROPERTIES and (
                 data[at + 3] != _LIST8
-                or not 2 <= data[at + 4] <= IDS_CHARS_MAX  # nothing in it, or an id too long
+                or data[at + 4] > IDS_CHARS_MAX  # an id in it may be too long
                 or data[at + 5] == 0
                 or data[at + 6] == _NULL  # it has no id
                 or data.find(_TIMESTAMP, at, following) >= 0  # it may say when it expires
             ):
                 return None
-            previous = section
             at = following
-        return None if previous == HEADER else self._message(data, start, end, head)
+        if at == start or at > end:
+            return None
+        if at < end:
+            return self._numbered(data, start, at, head)
+        return self._message(data, start, end, head)
 
     def _message(self, data: bytes, start: int, end: int, head: _Head) -> NewMessage:
         if data[start + 2] == PROPERTIES:
@@ -98,7 +111,7 @@ class PlainSends:
 
     def _numbered(self, data: bytes, start: int, at: int, head: _Head) -> NewMessage | None:
         """The bare message ends at `at`, and a key follows as producers write it."""
-        key = lone_key(data, at + 3)
+        key = lone_key(data, at + len(_KEYED)) if data.startswith(_KEYED, at) else b""
         if not key or not key.isascii():
             return None
         producer_key = self._keys.read(key)
