@@ -20,6 +20,7 @@ from proton import Delivery, Message, symbol
 from tests.interop.administration import connect
 from tests.interop.outage import KEYS, Bus, peek_all, run_server, send, take, take_rest, text_of
 from tests.interop.test_proton_transactions import TRANSACTIONAL, Client, open_connection
+from twinbus.cli.main import main
 from twinbus.cli.running import find_running
 from twinbus.client.admin import SUBSCRIPTION, TOPIC, AdminClient
 from twinbus.entities.partitions import PARTITION_COUNT, hash_key
@@ -239,6 +240,33 @@ def test_a_transaction_with_other_keys(proton: Client, trio: tuple[str, str, str
     assert proton.discharge(transaction) == "committed"
     assert proton.bodies(first) == ["good"]
     assert proton.bodies(far) == []
+
+
+@pytest.mark.proves("M-7")
+@pytest.mark.feature("available.partitions", "transaction.limits")
+def test_a_transaction_over_plain_queues(
+    bus: Bus, proton: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one store all of it happens; in two it is refused, with both named and what to do."""
+    for number in range(4):  # by turns to the two stores, whatever was there before
+        bus.server.create_queue(f"plain-{number}")
+    at: dict[str, list[str]] = {"0": [], "1": []}
+    string = bus.server.connection_string
+    assert main(["status", "--prefix", "plain-", "--connection-string", string]) == 0
+    for line in capsys.readouterr().out.splitlines():
+        if line.startswith("plain-"):
+            at[line.split()[-1]].append(line.split()[0])
+    near, near_too, far = at["0"][0], at["0"][1], at["1"][0]
+    senders = {name: proton.connection.create_sender(name) for name in (near, near_too, far)}
+    transaction = proton.declare()
+    for name in (near, near_too):
+        assert proton.send(transaction, senders[name], name).remote_state == TRANSACTIONAL
+    refusal = refusal_of(proton.send(transaction, senders[far], "lost"))
+    assert refusal.startswith("amqp:not-allowed: A transaction stays in one store")
+    assert f"'{near}' in store 0, and '{far}' is in store 1" in refusal
+    assert "'twinbus status' shows where each is" in refusal
+    assert proton.discharge(transaction) == "committed"
+    assert [proton.bodies(name) for name in (near, near_too, far)] == [[near], [near_too], []]
 
 
 @pytest.mark.proves("E-13")

@@ -76,8 +76,7 @@ def _print(document: Document) -> None:
         print(line)
     if document["entities"]:
         print()
-        head = ("ENTITY", "STATUS", "ACTIVE", "DEAD-LETTER", "SCHEDULED", "BYTES", "IN/S", "OUT/S")
-        print_table(head, [_row(entity) for entity in document["entities"]], 2)
+        _print_entities(document["entities"], len(document["stores"]) > 1)
     if document["backlog"]:
         print()
         rows = [
@@ -89,6 +88,18 @@ def _print(document: Document) -> None:
         print()
         titles = ("PAIRED CLIENT", "PRIMARY", "SECONDARY", "ENTITY", "STATE")
         print_table(titles, list(_pairs(document["pairs"])), len(titles))
+
+
+def _print_entities(entities: list[Document], has_stores: bool) -> None:
+    """With several stores also which of them an entity is in: a transaction stays in one."""
+    head = ["ENTITY", "STATUS", "ACTIVE", "DEAD-LETTER", "SCHEDULED", "BYTES", "IN/S", "OUT/S"]
+    rows = [_row(entity) for entity in entities]
+    if has_stores:
+        head.append("STORE")
+        for row, entity in zip(rows, entities, strict=True):
+            stores = sorted({partition["store"] for partition in entity["partitions"]})
+            row.append(", ".join(map(str, stores)))
+    print_table(head, rows, 2)
 
 
 def _troubles(document: Document) -> Iterable[str]:

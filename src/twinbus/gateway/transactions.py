@@ -40,7 +40,7 @@ from twinbus.errors import (
     TransactionRolledBack,
     Unavailable,
 )
-from twinbus.gateway.directory.directory import Directory, Entity
+from twinbus.gateway.directory.directory import Directory, Entity, Part
 from twinbus.limits import TRANSACTION_DURATION_MS_MAX
 from twinbus.links.store_link import DOWN, StoreLink
 from twinbus.links.transactions import (
@@ -70,11 +70,12 @@ class Routes(Protocol):
 class TransactionPlace:
     """Where a command goes, and what that would bind a transaction to."""
 
-    __slots__ = ("entity_id", "key", "partition", "store")
+    __slots__ = ("entity", "entity_id", "key", "partition", "store")
 
-    def __init__(self, store: int, entity_id: int, partition: int, key: str | None) -> None:
-        self.store = store
-        self.entity_id = entity_id  # in that store
+    def __init__(self, entity: Entity, part: Part, partition: int, key: str | None) -> None:
+        self.entity = entity
+        self.store = part.store
+        self.entity_id = part.entity_id  # in that store
         self.partition = partition  # NO_PARTITION of a plain entity
         self.key = key  # of what is sent to a partitioned entity
 
@@ -82,11 +83,12 @@ class TransactionPlace:
 class BoundTransaction(Declared):
     """A transaction as its connection sees it; its store has another, from its first command on."""
 
-    __slots__ = ("in_store", "key", "partition", "store")
+    __slots__ = ("first", "in_store", "key", "partition", "store")
 
     def __init__(self, txn_id: bytes, owner: object) -> None:
         super().__init__(txn_id, owner)
         self.store = NO_STORE
+        self.first = ""  # what bound it to that store, for people
         self.in_store: Transaction | None = None
         self.partition = NO_PARTITION  # of every partitioned entity in it
         self.key: str | None = None  # of everything sent to partitioned entities
@@ -158,6 +160,7 @@ class GatewayTransactions(OpenTransactions[BoundTransaction]):
         if transaction.in_store is None:
             transaction.in_store = in_store
             transaction.store = place.store
+            transaction.first = _shown(place)
             transaction.deadline_ms = self._clock.now().mono_ms + TRANSACTION_DURATION_MS_MAX
             in_store.endings.append(transaction)
         if place.partition != NO_PARTITION:
@@ -189,18 +192,15 @@ class GatewayTransactions(OpenTransactions[BoundTransaction]):
                     f"{transaction.partition} already."
                 )
             part = entity.parts[partition]
+        place = TransactionPlace(entity, part, partition, key)
         if transaction.store not in (NO_STORE, part.store):
-            raise InvalidOperation(
-                f"'{shown_name(entity.name)[:64]}' and what the transaction has already are in "
-                f"different stores ({part.store} and {transaction.store}); a transaction stays in "
-                "one store."
-            )
+            raise _in_two_stores(transaction, place)
         if part.entity_id == 0 or self._routes.links[part.store].health == DOWN:
             raise Unavailable(
                 f"Store {part.store}, where '{shown_name(entity.name)[:64]}' would take this, is "
                 "down; it is not part of the transaction."
             )
-        return TransactionPlace(part.store, part.entity_id, partition, key)
+        return place
 
     # -- ending ------------------------------------------------------------------------------------
 
@@ -222,6 +222,24 @@ class GatewayTransactions(OpenTransactions[BoundTransaction]):
         self._open.pop(transaction.txn_id, None)
         if transaction.in_store is not None:
             self._stores[transaction.store].roll_back(transaction.in_store)
+
+
+# --- in words -------------------------------------------------------------------------------------
+
+
+def _shown(place: TransactionPlace) -> str:
+    """An entity, or the partition of one, as a user knows it."""
+    name = f"'{shown_name(place.entity.name)[:64]}'"
+    return name if place.partition == NO_PARTITION else f"partition {place.partition} of {name}"
+
+
+def _in_two_stores(transaction: BoundTransaction, place: TransactionPlace) -> InvalidOperation:
+    """The rule, both sides of it, and what to do: a user does not see where entities are."""
+    return InvalidOperation(
+        f"A transaction stays in one store: it began with {transaction.first} in store "
+        f"{transaction.store}, and {_shown(place)} is in store {place.store}. Use entities that "
+        "are in the same store ('twinbus status' shows where each is), or a server with one store."
+    )
 
 
 # --- keys and partitions --------------------------------------------------------------------------
