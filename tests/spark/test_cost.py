@@ -110,4 +110,32 @@ def test_details_do_not_write_over_anything(
     meter(tmp_path, "ns", seed=1)
     words = ["--data", str(tmp_path), "--details", str(tmp_path)]
     assert main(["pipeline", "cost", *words]) == 1
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
+
+
+@pytest.mark.proves("D-5")
+def test_two_namespaces_of_the_same_name_are_two(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A primary and its secondary, both with the default name, and a third that nobody shares."""
+    for seed, place in enumerate(("primary", "secondary")):
+        meter(tmp_path / place, "twinbus", seed)
+    meter(tmp_path / "secondary", "office", seed=7)
+    day = tmp_path / "primary" / "meter" / "2026-10-30.jsonl"
+    day.write_bytes(day.read_bytes().replace(b'"kind":"', b'"kind":x', 1))
+    places = [str(tmp_path / place) for place in ("primary", "secondary")]
+    details = tmp_path / "details"
+    words = [word for place in places for word in ("--data", place)]
+    words += ["--by", "namespace", "--details", str(details)]
+    found, said = run(capsys, "pipeline", "cost", *words)
+    assert "1 damaged lines" in said and found["damaged"] == 1
+    by_name = {row.pop("namespace"): row for row in found["rows"]}
+    expected = {}
+    for place in places:
+        for row in run(capsys, "cost", "show", "--data", place, "--by", "namespace")[0]["rows"]:
+            name = row.pop("namespace")
+            expected[f"twinbus ({place})" if name == "twinbus" else name] = row
+    assert by_name == expected
+    rows = pq.read_table(details).to_pylist()
+    assert {row["namespace"] for row in rows} == expected.keys()
+    assert sum(row["units"] for row in rows) == found["total"]["units"]

@@ -7,10 +7,15 @@ what they read, so that only sums of days are moved.
 What is priced is sums that are metered lines again, so that the arithmetic is the one of
 `twinbus cost show`, and both say the same of the same files.  That one passes over a last line that
 has no end yet; here it counts, as what it says or as damaged.
+
+A line names its namespace and nothing else, and two servers may have one of the same name: a
+primary and its secondary do, often.  A name that several directories have is followed by the
+directory.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Final
 
@@ -72,21 +77,39 @@ def read_records(
     spark: SparkSession, directories: Sequence[str], from_ms: int, to_ms: int
 ) -> DataFrame:
     """One row for each day, namespace, entity and kind; one without them counts damaged lines."""
-    reader = spark.read.option("pathGlobFilter", _FILES).option("lineSep", "\n")
-    try:
-        lines = reader.text(list(directories))
-    except AnalysisException as error:
-        shown = f"the meter cannot be read ({error.getCondition()})"
-        raise ConfigError(f"{shown}; give servers' data directories") from error
+    found = [
+        _lines(spark, each).withColumn("data", F.lit(each.removesuffix("/meter")))
+        for each in directories
+    ]
+    lines = reduce(DataFrame.unionAll, found)
     # As bytes: a damaged line need not be text.  Without Arrow, which would ask for pandas here.
     decode = F.udf(decode_record, _RECORD, useArrow=False)
-    records = lines.select(decode(F.col("value").cast("binary")).alias("record"))
+    records = lines.select("data", decode(F.col("value").cast("binary")).alias("record"))
     started_ms = F.col("record.from_ms")
     wanted = started_ms.isNull() | ((started_ms >= from_ms) & (started_ms < to_ms))
     sums = [F.sum(f"record.{name}").alias(name) for name in _NUMBERS]
     damaged = F.count_if(started_ms.isNull()).alias("damaged")
     key = [F.col(f"record.{name}").alias(name) for name in BY]
-    return records.where(wanted).groupBy(*key).agg(*sums, damaged)
+    return _told_apart(records.where(wanted).groupBy("data", *key).agg(*sums, damaged))
+
+
+def _lines(spark: SparkSession, directory: str) -> DataFrame:
+    reader = spark.read.option("pathGlobFilter", _FILES).option("lineSep", "\n")
+    try:
+        return reader.text(directory)
+    except AnalysisException as error:
+        shown = f"the meter in {directory} cannot be read ({error.getCondition()})"
+        raise ConfigError(f"{shown}; give servers' data directories") from error
+
+
+def _told_apart(records: DataFrame) -> DataFrame:
+    """Each namespace by a name that no other has: `twinbus (/data/primary)` where two share one."""
+    homes = records.groupBy("namespace").agg(F.count_distinct("data").alias("homes"))
+    longer = F.concat("namespace", F.lit(" ("), "data", F.lit(")"))
+    name = F.when(F.col("homes") > 1, longer).otherwise(F.col("namespace"))
+    # Damaged lines have no namespace, and a join does not match those.
+    joined = records.join(F.broadcast(homes), "namespace", "left")
+    return joined.withColumn("namespace", name).drop("homes", "data")
 
 
 def decode_record(line: bytes) -> Record | None:
