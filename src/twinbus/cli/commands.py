@@ -27,10 +27,10 @@ COMMANDS: Final[dict[str, Command]] = {
     "env": Command("env", _SERVER, "print shell lines that point clients at a server"),
     "status": Command("status", _SERVER, "show the state of a running server and its entities"),
     "verify": Command("verify", _SERVER, "verify every checksum in a data directory"),
-    "queue": Command("entities.queue", _ENTITIES, "create, list, show and delete queues"),
-    "topic": Command("entities.topic", _ENTITIES, "create, list, show and delete topics"),
+    "queue": Command("entities.queue", _ENTITIES, "create, list, show, update and delete queues"),
+    "topic": Command("entities.topic", _ENTITIES, "create, list, show, update and delete topics"),
     "subscription": Command(
-        "entities.subscription", _ENTITIES, "create, list, show and delete subscriptions"
+        "entities.subscription", _ENTITIES, "create, list, show, update and delete subscriptions"
     ),
     "rule": Command("entities.rule", _ENTITIES, "create, list, show and delete rules"),
     "send": Command("messages.send", _MESSAGES, "send messages"),

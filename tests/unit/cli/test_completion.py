@@ -43,7 +43,7 @@ def test_bash(tmp_path_factory: pytest.TempPathFactory) -> None:
     )
     assert found == [
         ["serve", "send"],
-        ["create", "list", "show", "delete", "--help"],
+        ["create", "list", "show", "update", "delete", "--help"],
         ["--max-delivery-count", "--max-size-in-megabytes"],
         ["basic", "standard", "premium", "unlimited"],
         ["resubmit"],

@@ -1,7 +1,8 @@
 """What the commands about entities have in common: actions, settings, tables.
 
-`twinbus queue`, `topic`, `subscription` and `rule` all create, list, show and delete; they differ
-in how many names lead to an entity, in its settings and in the columns of its list.
+`twinbus queue`, `topic`, `subscription` and `rule` all create, list, show and delete, and all but a
+rule can be updated; they differ in how many names lead to an entity, in its settings and in the
+columns of its list.
 """
 
 import argparse
@@ -16,10 +17,23 @@ from twinbus.cli.arguments import (
     connection_string,
     duration,
 )
+from twinbus.cli.exit_codes import Nonsense
 from twinbus.cli.printing import print_json, print_table
 from twinbus.client.admin import AdminClient, Entry, Kind
+from twinbus.errors import ConfigError
 
-# What `create` can set, where the kind of entity has it: how its text is read, and what it does.
+_STATUSES: Final = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
+
+
+def _status(text: str) -> str:
+    for status in _STATUSES:
+        if text.lower() == status.lower():
+            return status
+    raise argparse.ArgumentTypeError(f"'{text[:64]}' is not a status; write {', '.join(_STATUSES)}")
+
+
+# What `create` and `update` can set, where the kind of entity has it: how its text is read, and
+# what it does.
 # None: it is a switch, off unless it is named.
 _SETTINGS: Final[dict[str, tuple[Callable[[str], object] | None, str]]] = {
     "LockDuration": (duration, "how long a receiver holds a message (60s)"),
@@ -35,7 +49,13 @@ _SETTINGS: Final[dict[str, tuple[Callable[[str], object] | None, str]]] = {
     "ForwardDeadLetteredMessagesTo": (str, "a queue or topic that gets the dead letters (none)"),
     "AutoDeleteOnIdle": (duration, "delete it after it was unused for this long (never)"),
     "UserMetadata": (str, "a note of your own"),
+    "Status": (_status, "Active, Disabled, SendDisabled or ReceiveDisabled (Active)"),
 }
+
+# Decided when an entity is created: where its messages are, and what is known of each, hang on it.
+_FIXED: Final = ("EnablePartitioning", "RequiresSession", "RequiresDuplicateDetection")
+
+_FIXED_HELP: Final = "cannot be changed: refused unless it is set already"
 
 # Of the arguments that lead to an entity.
 _NAME_HELP: Final = {
@@ -48,7 +68,7 @@ Columns = Sequence[tuple[str, str]]
 
 
 class EntityCommand:
-    """`create`, `list`, `show` and `delete` for one kind of entity."""
+    """`create`, `list`, `show`, `update` and `delete` for one kind of entity."""
 
     def __init__(self, kind: Kind, names: Sequence[str], columns: Columns) -> None:
         self._kind = kind
@@ -64,6 +84,9 @@ class EntityCommand:
         self.add_settings(create)
         self._add_action(actions, "list", f"list all {word}s", self._list, self._names[:-1])
         self._add_action(actions, "show", f"show the settings of a {word}", self._show)
+        if self._settings:
+            purpose = f"change some settings of a {word}"
+            self.add_changes(self._add_action(actions, "update", purpose, self._update))
         self._add_action(actions, "delete", f"delete a {word}", self._delete)
 
     def _add_action(
@@ -85,29 +108,69 @@ class EntityCommand:
     def add_settings(self, parser: argparse.ArgumentParser) -> None:
         for name in self._settings:
             read, purpose = _SETTINGS[name]
-            option = "-" + re.sub("(?=[A-Z])", "-", name).lower()  # --lock-duration
             if read is None:
-                parser.add_argument(
-                    option, dest=name, action="store_const", const="true", help=purpose
-                )
+                _add_switch(parser, _option(name), name, "true", purpose)
             else:
-                parser.add_argument(option, dest=name, type=read, metavar="VALUE", help=purpose)
+                parser.add_argument(
+                    _option(name), dest=name, type=read, metavar="VALUE", help=purpose
+                )
+
+    def add_changes(self, parser: argparse.ArgumentParser) -> None:
+        """The same settings; a switch can be turned off, and nothing has a default."""
+        for name in self._settings:
+            read, purpose = _SETTINGS[name]
+            purpose = purpose.partition(" (")[0]
+            if name in _FIXED:
+                _add_switch(parser, _option(name), name, "true", _FIXED_HELP)
+            elif read is None:
+                _add_switch(parser, _option(name), name, "true", purpose)
+                off = _option(name).replace("--", "--no-", 1)
+                _add_switch(parser, off, name, "false", "the opposite")
+            else:
+                if read is str:
+                    purpose += "; '' for none"
+                parser.add_argument(
+                    _option(name), dest=name, type=read, metavar="VALUE", help=purpose
+                )
 
     def names_of(self, options: argparse.Namespace) -> list[str]:
         return [getattr(options, name) for name in self._names if hasattr(options, name)]
 
-    def create(self, options: argparse.Namespace) -> int:
+    def _chosen(self, options: argparse.Namespace) -> dict[str, str]:
         chosen = {name: getattr(options, name) for name in self._settings}
-        properties = {name: str(value) for name, value in chosen.items() if value is not None}
-        names = self.names_of(options)
-        self.created(options, client(options).create(self._kind, names, properties))
+        return {name: str(value) for name, value in chosen.items() if value is not None}
+
+    def create(self, options: argparse.Namespace) -> int:
+        names, properties = self.names_of(options), self._chosen(options)
+        self.done(options, "created", client(options).create(self._kind, names, properties))
         return 0
 
-    def created(self, options: argparse.Namespace, entry: Entry) -> None:
+    def done(self, options: argparse.Namespace, what: str, entry: Entry) -> None:
         if options.json:
             print_json(_document(entry))
         else:
-            print(f"created {self._kind.word} {entry.name}")
+            print(f"{what} {self._kind.word} {entry.name}")
+
+    def _update(self, options: argparse.Namespace) -> int:
+        names, properties = self.names_of(options), self._chosen(options)
+        if not properties:
+            raise Nonsense(f"nothing to change; name a setting, such as {_option('UserMetadata')}")
+        admin = client(options)
+        fixed = [name for name in _FIXED if name in properties]
+        if fixed:
+            self._check_fixed(admin.get(self._kind, names), fixed)
+        self.done(options, "updated", admin.update(self._kind, names, properties))
+        return 0
+
+    def _check_fixed(self, entry: Entry, asked: Sequence[str]) -> None:
+        """What is so already may be named: it changes nothing."""
+        for name in asked:
+            if entry.properties.get(name) != "true":
+                word = self._kind.word
+                raise ConfigError(
+                    f"{name} of {word} {entry.name} can be set only at creation (nothing was "
+                    f"changed); delete the {word} and create it again with {_option(name)}"
+                )
 
     def _list(self, options: argparse.Namespace) -> int:
         entries = list(client(options).list(self._kind, self.names_of(options)))
@@ -141,6 +204,17 @@ class EntityCommand:
         else:
             print(f"deleted {self._kind.word} {names[-1]}")
         return 0
+
+
+def _option(name: str) -> str:
+    """`--lock-duration` of LockDuration."""
+    return "-" + re.sub("(?=[A-Z])", "-", name).lower()
+
+
+def _add_switch(
+    parser: argparse.ArgumentParser, option: str, name: str, value: str, purpose: str
+) -> None:
+    parser.add_argument(option, dest=name, action="store_const", const=value, help=purpose)
 
 
 def client(options: argparse.Namespace) -> AdminClient:

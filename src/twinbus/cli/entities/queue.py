@@ -1,4 +1,4 @@
-"""`twinbus queue`: create, list, show and delete queues of a running server."""
+"""`twinbus queue`: create, list, show, update and delete queues of a running server."""
 
 from typing import Final
 

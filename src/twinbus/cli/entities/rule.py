@@ -46,7 +46,7 @@ class RuleCommand(EntityCommand):
             options.false,
             options.sql_action,
         )
-        self.created(options, client(options).create_rule(self.names_of(options), rule))
+        self.done(options, "created", client(options).create_rule(self.names_of(options), rule))
         return 0
 
 

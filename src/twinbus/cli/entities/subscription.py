@@ -1,4 +1,4 @@
-"""`twinbus subscription`: create, list, show and delete a topic's subscriptions."""
+"""`twinbus subscription`: create, list, show, update and delete a topic's subscriptions."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""`twinbus topic`: create, list, show and delete topics of a running server."""
+"""`twinbus topic`: create, list, show, update and delete topics of a running server."""
 
 from typing import Final
 
