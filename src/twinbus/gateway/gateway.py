@@ -51,7 +51,9 @@ class Gateway:
         # Partitions of an entity that a fault has made unreachable.
         self.down_partitions: Callable[[Entity], frozenset[int]] = _no_partitions
         self.journals: Journals | None = None  # where there are several stores
-        self.ticking: set[Ticking] = set()  # receivers of partitioned entities with a cache
+        self.ticking: set[Ticking] = (
+            set()
+        )  # receivers with a cache and peeks, at partitioned entities
         self.receivers: set[Losing] = set()  # all of those
         self._stores = list(links if stores is None else stores)
         self._only_store = self._stores[0] if len(self._stores) == 1 else None

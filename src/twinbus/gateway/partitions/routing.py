@@ -27,10 +27,11 @@ from twinbus.gateway.partitions.by_number import (
     route_settle,
 )
 from twinbus.gateway.partitions.fan_out import Routes, forward
+from twinbus.gateway.partitions.peeking import route_peek
 from twinbus.gateway.partitions.ranges import route_list_partitions, route_settle_ranges
 from twinbus.gateway.partitions.rules import route_list_rules, route_rule
 from twinbus.gateway.partitions.sends import deal, route_send
-from twinbus.gateway.partitions.walks import route_list_sessions, route_peek, route_selection
+from twinbus.gateway.partitions.walks import route_list_sessions, route_selection
 
 __all__ = ["Routes", "deal", "route"]
 

@@ -1,4 +1,4 @@
-"""Requests that go through a partitioned entity, partition after partition.
+"""Requests that go through a partitioned entity, partition after partition; peeking.py has peeks.
 
 Sequence numbers begin with the partition, so walking the partitions in order walks the numbers in
 order: asking again from the last number on reaches every message (E-9).
@@ -10,7 +10,7 @@ message, or lists the existing numbers, never skips a partition: its messages wo
 gone.
 """
 
-from twinbus.entities.commands import Command, Delivered, ListSessions, Peek, Reply
+from twinbus.entities.commands import Command, Delivered, ListSessions, Reply
 from twinbus.entities.partitions import PARTITION_COUNT, first_number, hash_key, partition_of
 from twinbus.entities.selections import (
     NUMBERS_END,
@@ -30,12 +30,11 @@ from twinbus.gateway.partitions.fan_out import (
     Gather,
     Routes,
     all_down,
-    copies_of,
     forward,
     partition_down,
     partitions_up,
 )
-from twinbus.limits import PAGE_COUNT_MAX, PEEK_COUNT_MAX, PEEK_RESPONSE_BYTES_MAX, RUNS_MAX
+from twinbus.limits import PAGE_COUNT_MAX, PEEK_RESPONSE_BYTES_MAX, RUNS_MAX
 from twinbus.links.store_link import DOWN
 
 
@@ -97,68 +96,6 @@ class _Walking(Gather):
     def finish(self) -> None:
         """There is no further partition."""
         raise NotImplementedError
-
-
-# --- peeking ----------------------------------------------------------------------------------
-
-
-def route_peek(gateway: Routes, entity: Entity, command: Command) -> None:
-    assert isinstance(command, Peek)
-    if command.session_id is not None:
-        forward(gateway, entity.parts[hash_key(command.session_id)], command)
-    elif command.count < 1:
-        forward(gateway, entity.parts[partitions_up(gateway, entity)[0]], command)
-    else:
-        _Peeking(gateway, entity, command).walk()
-
-
-class _Peeking(_Walking):
-    """A peek at all partitions, as much as one peek may give."""
-
-    __slots__ = ("_count", "_found", "_peek", "_size_bytes")
-
-    def __init__(self, gateway: Routes, entity: Entity, command: Peek) -> None:
-        super().__init__(gateway, entity, command, command.from_sequence_number)
-        self._peek = command
-        self._count = min(command.count, PEEK_COUNT_MAX)
-        self._found: list[Delivered] = []
-        self._size_bytes = 0
-
-    def question(self, number: int) -> Command:
-        return Peek(0, self._peek.subqueue, number, self._count - len(self._found))
-
-    def came(self, reply: Reply) -> None:
-        if reply.error is not None:
-            self.answer(None, reply.error)
-            return
-        seen: list[Delivered] = []
-        if isinstance(reply.result, list):
-            seen = copies_of(reply.result)
-        for each in seen:
-            self._size_bytes += each.message.length
-            if self._size_bytes > PEEK_RESPONSE_BYTES_MAX and self._found:
-                self.answer(self._found)
-                return
-            self._found.append(each)
-        if len(self._found) >= self._count:
-            self.answer(self._found)
-            return
-        if seen:
-            # Perhaps there was more than a reply may hold.  The next partition comes only when
-            # nothing is left in this one, or asking again from the last number would miss it.
-            self.number = seen[-1].message.sequence_number + 1
-        else:
-            self.move_on()
-        self.walk()
-
-    def finish(self) -> None:
-        if (
-            self.asked_count == 0
-            and partition_of(self._peek.from_sequence_number) < PARTITION_COUNT
-        ):
-            self.answer(None, all_down(self.entity))
-        else:
-            self.answer(self._found)
 
 
 # --- by a selection ---------------------------------------------------------------------------

@@ -152,6 +152,8 @@ class SimLink:
         self.broker.entities.note_all()
         self.health = UP
         self.lags = False
+        self.hangs = False
+        self.held: list[Command] = []  # what came since it hangs
         self.pending_bytes = 0
         self.submitted: list[Command] = []
         self.refuses: Callable[[Command], ServiceError | None] = lambda command: None
@@ -197,10 +199,21 @@ class SimLink:
                 error = Unavailable("The store is down.")
             if error is not None:
                 dispatch_replies([Reply(command, None, error)])
+            elif self.hangs:
+                self.held.append(command)
             elif self.lags:
                 self.later(lambda command=command: self.broker.submit([command]))  # type: ignore[misc]
             else:
                 self.broker.submit([command])
+
+    def wake(self, error: ServiceError | None = None) -> None:
+        """It goes on with what it was asked; with an error, its process was killed instead."""
+        self.hangs = False
+        held, self.held = self.held, []
+        if error is not None:
+            dispatch_replies([Reply(command, None, error) for command in held])
+        else:
+            self.submit(held)
 
     def turn_if_alone(self, client: object) -> None:
         self.broker.turn_if_alone(client)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.gateway.partitions.partitioned_harness import Bus, bodies_of, key_in, new
+from tests.unit.gateway.partitions.partitioned_harness import Asker, Bus, bodies_of, key_in, new
 from twinbus.entities.commands import (
     DEAD_LETTER,
     DEFER,
@@ -103,6 +103,126 @@ def test_peek_passes_over_partitions_that_are_down() -> None:
     for sim in bus.sims:
         sim.health = DOWN
     assert isinstance(bus.ask(queue, Peek(0, MAIN, 0, 1)).error, Unavailable)
+
+
+# With four stores, partition p is in store p mod 4.
+
+
+def start_peek(bus: Bus, queue: Entity, number: int = 0, count: int = 100) -> Asker:
+    """A peek that is not answered in time."""
+    asker = bus.start(queue, Peek(0, MAIN, number, count))
+    bus.settle()
+    assert asker.replies == []
+    return asker
+
+
+def partitions_in(asker: Asker) -> list[int]:
+    """Of the messages in the only answer; their numbers only grow."""
+    assert len(asker.replies) == 1
+    numbers = [each.message.sequence_number for each in asker.result]
+    assert numbers == sorted(set(numbers))
+    return sorted({partition_of(number) for number in numbers})
+
+
+@pytest.mark.proves("E-9")
+@pytest.mark.parametrize("lags", [False, True])
+def test_peek_does_not_wait_for_a_store_that_hangs(lags: bool) -> None:
+    """Two ticks later the others are the answer; the store is asked once, and nobody twice."""
+    bus = Bus(lags=lags)
+    queue = fill(bus)
+    for sim in bus.sims:
+        sim.submitted.clear()
+    bus.sims[1].hangs = True
+    asker = start_peek(bus, queue)
+    bus.pass_time(1_000)
+    assert asker.replies == []  # the first tick may come right after the question
+    bus.pass_time(1_000)
+    assert partitions_in(asker) == [p for p in range(PARTITION_COUNT) if p % 4 != 1]
+    assert len(bus.sims[1].submitted) == 1
+    assert len(bus.sims[0].submitted) == 2 * PARTITION_COUNT // 4  # each until it has no more
+    assert bus.ticking == set()
+    bus.sims[1].wake()
+    bus.settle()
+    assert len(asker.replies) == 1  # the late answer is no second one
+    assert len(peek_all(bus, queue, 7)) == 40
+
+
+@pytest.mark.proves("E-9")
+def test_peek_takes_a_late_answer_that_comes_before_its_own() -> None:
+    """The walk goes back, so that the order of numbers is kept and nothing is left out."""
+    bus = Bus(lags=True)
+    queue = fill(bus)
+    bus.sims[1].hangs = bus.sims[2].hangs = True
+    asker = start_peek(bus, queue)
+    bus.pass_time(2_000)  # partition 1 is late, and partition 2 is asked
+    assert asker.replies == []
+    bus.sims[1].wake()
+    bus.settle()
+    assert asker.replies == []  # partition 2 is waited for, anew
+    bus.sims[2].wake()
+    bus.settle()
+    assert partitions_in(asker) == list(range(PARTITION_COUNT))
+    assert len(asker.result) == 40
+
+
+@pytest.mark.proves("E-9")
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_peek_says_nothing_is_there_only_when_all_say_so(is_killed: bool) -> None:
+    bus = Bus()
+    queue = bus.create()
+    bus.send(queue, new(b"only", key_in(5)))
+    bus.sims[1].hangs = True
+    asker = start_peek(bus, queue)
+    bus.pass_time(10_000)
+    assert asker.replies == []
+    if is_killed:
+        bus.sims[1].health = DOWN
+        bus.sims[1].wake(Unavailable("killed"))
+    else:
+        bus.sims[1].wake()
+    bus.settle()
+    assert partitions_in(asker) == ([] if is_killed else [5])
+    assert bus.ticking == set()
+
+
+def test_peek_when_all_stores_hang_and_are_killed() -> None:
+    bus = Bus(store_count=2)
+    queue = fill(bus)
+    for sim in bus.sims:
+        sim.hangs = True
+    asker = start_peek(bus, queue)
+    bus.pass_time(5_000)
+    for sim in bus.sims:
+        assert asker.replies == []
+        sim.health = DOWN
+        sim.wake(Unavailable("killed"))
+    assert isinstance(asker.error, Unavailable)
+    assert len(asker.replies) == 1
+
+
+def test_a_late_refusal_is_the_answer_while_there_is_none() -> None:
+    bus = Bus(store_count=2)
+    queue = fill(bus)
+    for sim in bus.sims:
+        sim.hangs = True
+    asker = start_peek(bus, queue)
+    bus.pass_time(2_000)
+    bus.sims[0].wake(ServerBusy("busy"))
+    assert isinstance(asker.error, ServerBusy)
+    bus.sims[1].wake()
+    bus.settle()
+    assert len(asker.replies) == 1
+
+
+def test_a_peek_in_one_store_waits_as_long_as_it_takes() -> None:
+    bus = Bus(store_count=1)
+    queue = fill(bus)
+    bus.sims[0].hangs = True
+    asker = start_peek(bus, queue)
+    assert bus.ticking == set()
+    bus.sims[0].wake()
+    bus.settle()
+    assert partitions_in(asker) == list(range(PARTITION_COUNT))
 
 
 def test_peek_beyond_the_ends() -> None:
