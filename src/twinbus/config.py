@@ -7,6 +7,7 @@ belong to it stands in `DIR/stores.json`, where they are several or elsewhere.
 """
 
 import json
+import math
 import os
 import re
 import secrets
@@ -28,6 +29,7 @@ from twinbus.limits import (
     BROKERS_MAX,
     CBS_DURATION_S_MAX,
     HANDSHAKE_DURATION_S_MAX,
+    LINK_IDLE_S_MAX,
     PROFILE_DEFAULT,
     SEGMENT_SIZE_MEGABYTES,
     SEGMENT_SIZE_MEGABYTES_MAX,
@@ -182,6 +184,7 @@ class ServerConfig:
     extra_ports: tuple[int, ...] = ()  # the same service again, e.g. 5300 for emulator users
     handshake_s: float = HANDSHAKE_DURATION_S_MAX  # header, SASL and open; then we hang up
     cbs_s: float = CBS_DURATION_S_MAX  # until the first token is put
+    link_idle_s: float = LINK_IDLE_S_MAX  # then a link on which nothing moves is detached
     tls: TlsConfig = TlsConfig()
     jwt: JwtConfig | None = None
     limits: Limits = PROFILE_DEFAULT
@@ -211,8 +214,12 @@ class ServerConfig:
             )
         if self.meter_days < 0:
             raise ConfigError("--meter-days must be a number of days, or 0 to keep everything")
-        if self.handshake_s <= 0 or self.cbs_s <= 0:
-            raise ConfigError("deadlines must be above 0 seconds; choose longer ones")
+        for deadline_s in (self.handshake_s, self.cbs_s, self.link_idle_s):
+            if not 0 < deadline_s < math.inf:
+                raise ConfigError(
+                    f"a deadline of {deadline_s:g} s makes no sense; choose a number of seconds "
+                    "above 0 for --handshake and --link-idle, or omit them"
+                )
 
     @property
     def store_paths(self) -> tuple[Path, ...]:

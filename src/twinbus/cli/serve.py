@@ -30,6 +30,7 @@ from twinbus.errors import ConfigError, DirectoryInUse, LogDamaged
 from twinbus.host.app import run_server
 from twinbus.limits import (
     HANDSHAKE_DURATION_S_MAX,
+    LINK_IDLE_S_MAX,
     PROFILE_DEFAULT,
     PROFILES,
     SEGMENT_SIZE_MEGABYTES,
@@ -85,6 +86,14 @@ def add_options(serve: argparse.ArgumentParser) -> None:
         "how long to wait for a client to start its protocol (default: %(default)s)",
         float,
         HANDSHAKE_DURATION_S_MAX,
+    )
+    add_option(
+        serve,
+        "--link-idle SECONDS",
+        "how long nothing may move on a link before it is detached (default: %(default)s, as on "
+        "Azure)",
+        float,
+        LINK_IDLE_S_MAX,
     )
     _add_telemetry(serve)
 
@@ -194,6 +203,7 @@ def run(options: argparse.Namespace) -> int:
             port=options.port,
             extra_ports=tuple(options.extra_port),
             handshake_s=options.handshake,
+            link_idle_s=options.link_idle,
             tls=_tls(options),
             jwt=_jwt(options),
             limits=PROFILES[options.limits],

@@ -217,7 +217,7 @@ class Server:
         tls: ssl.SSLContext,
     ) -> Listener:
         config = self._config
-        deadlines = Deadlines(config.handshake_s, config.cbs_s)
+        deadlines = Deadlines(config.handshake_s, config.cbs_s, link_idle_s=config.link_idle_s)
         certificates = ClientCertificates(
             {name: frozenset(rights) for name, rights in config.tls.client_rights}
         )

@@ -31,6 +31,9 @@ from twinbus.metered import MANAGEMENT, PING, RECEIVE, SEND, UNIT_BYTES, Metered
 
 _SERVER_ERROR: Final = 500  # HTTP's line between whose fault it was
 _PASSED_MAX: Final = 10_000  # sends after which one that is never answered is waited for no more
+# A client whose idle link the server has detached in the middle of a receive is back in seconds:
+# the SDKs' retries take up to 12 s.  One that comes later has come for another receive.
+RETURN_MS_MAX: Final = 60_000
 _LEFT_OUT: Final = 15  # sends after each one that was timed: one in sixteen tells enough
 
 # Attribute of EntityMetrics → name, meaning.
@@ -168,6 +171,7 @@ class EntityMeter:
 
     __slots__ = (
         "_changed",
+        "_interrupted_ms",
         "_is_changed",
         "empty_receives",
         "entity",
@@ -185,6 +189,8 @@ class EntityMeter:
         self.entity = entity
         self._changed = changed  # the meter's own list
         self._is_changed = False
+        # Since when receives that the server has interrupted wait to go on; 0: since just now.
+        self._interrupted_ms: list[int] = []
         self.sends = 0
         self.send_units = 0
         self.receives = 0
@@ -222,6 +228,19 @@ class EntityMeter:
         self.empty_receives += 1
         self._change()
 
+    def interrupted(self) -> None:
+        """The server has detached a link that waited for messages: its receive has not ended."""
+        self._interrupted_ms.append(0)
+        self._change()
+
+    def resumed(self) -> None:
+        """A new link waits for messages: if one was interrupted, it is that receive.
+
+        Whose it was does not matter: what is counted is the same.
+        """
+        if self._interrupted_ms:
+            self._interrupted_ms.pop()
+
     def managed_once(self) -> None:
         """A request was carried out."""
         self.managed += 1
@@ -255,6 +274,7 @@ class EntityMeter:
 
     def take(self, from_ms: int, to_ms: int) -> list[Metered]:
         """What was counted between these moments; from here on it begins at zero."""
+        self._give_up_interrupted(to_ms)
         name, path = self.namespace, self.entity
         receives, units, empty = self.receives, self.receive_units, self.empty_receives
         counted = [
@@ -266,7 +286,17 @@ class EntityMeter:
         self.sends = self.send_units = self.receives = self.receive_units = 0
         self.empty_receives = self.pings = self.managed = 0
         self._is_changed = False
+        if self._interrupted_ms:
+            self._change()  # to be looked at again
         return [each for each in counted if each.operations]
+
+    def _give_up_interrupted(self, now_ms: int) -> None:
+        """Those who have not come back by now got nothing."""
+        since = [each or now_ms for each in self._interrupted_ms]
+        # A clock that was set back makes nobody wait for longer.
+        self._interrupted_ms = [each for each in since if 0 <= now_ms - each < RETURN_MS_MAX]
+        for _ in range(len(since) - len(self._interrupted_ms)):
+            self.received_nothing()
 
 
 class Enlisted:

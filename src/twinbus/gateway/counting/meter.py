@@ -7,8 +7,8 @@
     management   a completed request about an entity, its messages or its sessions
 
 Settling is free, and so are tokens, links and refused requests.  Every entity has its own counters
-(`EntityMeter`); `take` empties them once a second.  Nothing here may fail, wait or know the time.
-Two meters for one entity do no harm: their counts are added up.
+(`EntityMeter`); `take` empties them once a second, and tells them the time.  Nothing here may fail
+or wait.  Two meters for one entity do no harm: their counts are added up.
 """
 
 from typing import Final
@@ -64,20 +64,29 @@ class ReceiveWatch:
     A receive begins with a grant of credit.  Clients do not say when it ends; the next grant, a
     drain or the end of the link shows it.  If nothing was delivered by then, it was empty.
 
+    A link that the server itself detaches because nothing moves on it ends no receive: the client
+    attaches again, and its first grant goes on with what was interrupted.
+
     The official SDK also grants one more credit when its credit is used up but its receive has not
     quite ended.  That does not begin a receive, unless credit comes one by one anyway.
     """
 
-    __slots__ = ("_credit", "_granted", "_meter", "_state")
+    __slots__ = ("_credit", "_granted", "_has_begun", "_meter", "_state", "flows")
 
     def __init__(self, meter: EntityMeter) -> None:
         self._meter = meter
         self._state = _IDLE
         self._granted = 0  # by the flow that began the last receive
         self._credit = 0  # what is left of it
+        self._has_begun = False
+        self.flows = 0  # how often the client has used the link to ask for messages
 
     def flowed(self, credit: int, drain: bool) -> None:
         """A flow of the client: so many messages may be sent to it from now on."""
+        self.flows += 1
+        if credit > 0 and not self._has_begun:
+            self._has_begun = True
+            self._meter.resumed()
         is_used_up = self._state == _SERVED and self._credit <= 0
         self._credit = credit
         if credit <= 0:
@@ -100,4 +109,10 @@ class ReceiveWatch:
         """Credit was drained or withdrawn, or the link is closed."""
         if self._state == _WAITING:
             self._meter.received_nothing()
+        self._state = _IDLE
+
+    def interrupted(self) -> None:
+        """The server detaches the link because nothing moves on it."""
+        if self._state == _WAITING:
+            self._meter.interrupted()
         self._state = _IDLE

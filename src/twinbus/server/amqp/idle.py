@@ -1,8 +1,9 @@
 """How long a client may take, and how long it may do nothing.
 
 What idles is found by looking now and then at numbers that links keep anyway, so that no message
-pays for it.  A link is in use when messages, outcomes or credit move on it, or when the client asks
-anything on a $management node: a handler that renews its lock for an hour moves nothing else.
+pays for it.  A link is in use when messages, outcomes or credit move on it, even if it is the same
+credit again, or when the client asks anything on a $management node: a handler that renews its lock
+for an hour moves nothing else.
 """
 
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ from twinbus.amqp.egress import EgressLink
 from twinbus.amqp.endpoints import Link
 from twinbus.amqp.ingress import IngressLink
 from twinbus.limits import FIRST_LINK_S_MAX, LAST_LINK_S_MAX, LINK_IDLE_S_MAX
+from twinbus.server.amqp.receiving import ReceivingLink
 
 _LOOKS: Final = 10  # within the time after which a link is idle
 
@@ -83,4 +85,5 @@ def _numbers(link: Link) -> tuple[int, int]:
     if isinstance(link, IngressLink):
         return link.delivery_count, link.unsettled_count
     assert isinstance(link, EgressLink)
-    return link.delivery_count, link.unsettled_count + link.link_credit
+    flows = link.context.watch.flows if isinstance(link.context, ReceivingLink) else 0
+    return link.delivery_count + flows, link.unsettled_count + link.link_credit

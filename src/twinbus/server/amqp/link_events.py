@@ -134,8 +134,12 @@ class LinkEvents:
         return not via or allowed(context.right, via)
 
     def detach_idle(self, watch: IdleWatch, mono_ms: int) -> None:
-        entity_links = [link for link in self._links if context_of(link).right]
-        other_links = [link for link in self._links if not context_of(link).right]
+        # A link that waits for its session is answered in the time that its client has set.
+        links = [link for link in self._links if link.answered]
+        entity_links = [link for link in links if context_of(link).right]
+        other_links = [link for link in links if not context_of(link).right]
         for link in watch.idle_links(entity_links, other_links, mono_ms):
+            if isinstance(link.context, ReceivingLink):
+                link.context.watch.interrupted()
             reason = "Nothing moves on the link."
             self._conversation.force_detach(link, "amqp:link:detach-forced", reason)

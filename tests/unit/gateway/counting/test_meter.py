@@ -16,7 +16,7 @@ from twinbus.entities.facts import DEAD_LETTER, MAIN, TRANSFER_DEAD_LETTER
 from twinbus.entities.message import Message, NewMessage, ProducerKey
 from twinbus.entities.selections import Selected, Selection, SettleRanges
 from twinbus.errors import QuotaExceeded
-from twinbus.gateway.counting.counters import Enlisted, EntityMeter, measure
+from twinbus.gateway.counting.counters import RETURN_MS_MAX, Enlisted, EntityMeter, measure
 from twinbus.gateway.counting.meter import METERS_MAX, Meter, ReceiveWatch, metered_path
 
 pytestmark = pytest.mark.proves("C-1", "C-2")
@@ -160,8 +160,8 @@ def test_more_names_than_are_remembered_lose_nothing() -> None:
 class Link:
     """The flows of one receiving link, as the broker sees them."""
 
-    def __init__(self) -> None:
-        self.meter = Meter()
+    def __init__(self, meter: Meter | None = None) -> None:
+        self.meter = meter or Meter()
         self.watch = ReceiveWatch(self.meter.of("ns", "q"))
 
     def flow(self, credit: int, drain: bool = False) -> None:
@@ -170,14 +170,18 @@ class Link:
     def deliver(self, count: int) -> None:
         self.watch.delivered(count)
 
-    def empty(self) -> int:
+    def empty(self, now_ms: int = 1) -> int:
         """Receives without a message since the last look."""
-        return sum(line.empty for line in self.meter.take(0, 1))
+        return sum(line.empty for line in self.meter.take(0, now_ms))
 
 
 @pytest.mark.proves("C-2")
 def test_ten_idle_backlog_queues_are_received_from_40_times_an_hour() -> None:
-    """10 queues, one syphon, polls of 15 minutes: 40 an hour, 960 a day, 28,800 in 30 days."""
+    """10 queues, one syphon, polls of 15 minutes: 40 an hour, 960 a day, 28,800 in 30 days.
+
+    That it is so with a real syphon, whose links are detached meanwhile, is shown by
+    tests/interop/test_idle_receives.py.
+    """
     links = [Link() for _ in range(10)]
     for link in links:
         link.flow(0)  # the SDK's first word on a new link
@@ -261,6 +265,77 @@ def test_what_is_drained_after_messages_is_not_empty() -> None:
     link.flow(4, drain=True)  # a receive that takes what there is, and waits for nothing
     link.watch.ended()
     assert link.empty() == 1
+
+
+@pytest.mark.proves("C-2")
+def test_a_receive_that_the_server_interrupts_goes_on_with_the_next_link() -> None:
+    """Idle links are detached after 10 minutes, in the middle of polls of 15."""
+    first = Link()
+    again = first
+    for _ in range(5):
+        again.flow(0)
+        again.flow(100)
+        again.watch.interrupted()
+        again.watch.ended()
+        assert again.empty() == 0
+        again = Link(first.meter)
+    again.flow(100)
+    again.flow(100)
+    assert again.empty() == 1
+    again.watch.ended()
+    assert again.empty() == 1
+    assert again.empty(RETURN_MS_MAX) == again.empty(2 * RETURN_MS_MAX) == 0
+
+
+@pytest.mark.proves("C-2")
+def test_interrupted_receives_of_several_links() -> None:
+    """Whoever comes first goes on: the sum is the same."""
+    meter = Meter()
+    for link in (Link(meter), Link(meter)):
+        link.flow(10)
+        link.watch.interrupted()
+    fresh, back = Link(meter), Link(meter)
+    for link in (fresh, back):
+        link.flow(10)
+    assert back.empty() == 0
+    fresh.watch.ended()
+    back.watch.ended()
+    assert back.empty(2 * RETURN_MS_MAX) == 2
+
+
+@pytest.mark.proves("C-2")
+def test_an_interrupted_receive_of_a_client_that_does_not_come_back() -> None:
+    link = Link()
+    link.flow(10)
+    link.watch.interrupted()
+    link.watch.ended()
+    assert link.empty(1_000) == 0
+    assert link.empty(1_000 + RETURN_MS_MAX - 1) == 0
+    assert link.empty(1_000 + RETURN_MS_MAX) == 1
+    assert link.empty(2_000 + 2 * RETURN_MS_MAX) == 0
+    late = Link(link.meter)
+    late.flow(10)
+    late.watch.ended()
+    assert late.empty(3_000 + 2 * RETURN_MS_MAX) == 1, "a receive of its own"
+
+
+@pytest.mark.proves("C-2")
+def test_what_ends_with_a_message_or_unasked_is_not_interrupted() -> None:
+    served, unasked = Link(), Link()
+    served.flow(10)
+    served.deliver(1)
+    unasked.flow(0)
+    for link in (served, unasked):
+        link.watch.interrupted()
+        assert link.empty() == link.empty(2 * RETURN_MS_MAX) == 0
+
+
+def test_a_clock_that_is_set_back_ends_an_interrupted_receive() -> None:
+    link = Link()
+    link.flow(10)
+    link.watch.interrupted()
+    assert link.empty(5_000) == 0
+    assert link.empty(4_000) == 1
 
 
 def test_a_link_that_never_asked() -> None:

@@ -94,6 +94,18 @@ async def test_link_within_its_time_stays(client: Client) -> None:
     assert link.attached
 
 
+async def test_the_same_credit_again_keeps_a_link_in_use(client: Client) -> None:
+    """A client that receives every few minutes is there, whatever it gets."""
+    receiver = client.attach_receiver("orders", credit=10)
+    for _ in range(5):
+        pass_time(client, 5 * MINUTE_MS)
+        receiver.grant(10)
+        client.pump()
+    assert receiver.attached
+    pass_time(client, 12 * MINUTE_MS)
+    assert not receiver.attached
+
+
 async def test_requests_keep_every_link_in_use(client: Client) -> None:
     """A handler that renews its lock for an hour moves nothing else."""
     receiver = client.attach_receiver("orders", credit=1)

@@ -101,6 +101,25 @@ async def test_waiting_for_a_session_in_vain_is_a_receive(scene: Scene, client: 
     assert metered(scene.harness.gateway) == {(SESSIONS, "receive"): 1}
 
 
+@pytest.mark.proves("C-2")
+async def test_a_wait_for_a_session_lasts_as_long_as_the_client_has_said(
+    scene: Scene, client: Client
+) -> None:
+    """It is not idle, so it is one receive even if it is longer than a link may idle."""
+    timeout: dict[object, object] = {Symbol("com.microsoft:timeout"): UInt(900_000)}
+    source = Source(SESSIONS, filter=NEXT_SESSION)
+    client.session.attach_receiver("patient", source, Target("me"), properties=timeout)
+    client.pump()
+    for _ in range(14):
+        scene.clock.advance(60_000)
+        client.tick()
+    assert metered(scene.harness.gateway) == {}
+    scene.harness.pass_time(120_000)
+    client.pump()
+    assert client.refusal() == "com.microsoft:timeout"
+    assert metered(scene.harness.gateway) == {(SESSIONS, "receive"): 1}
+
+
 @pytest.mark.proves("C-1")
 async def test_requests_about_entities_are_metered_at_what_they_name() -> None:
     """Under the name as it was given at birth; what was refused is not metered."""
