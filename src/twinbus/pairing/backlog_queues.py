@@ -1,8 +1,9 @@
 """Backlog queues: their names, how they are made, and the flow that finds or makes them (P-4, P-5).
 
-A queue that is there is used as its owner has made it.  Queues beyond the count that is asked for
-are left alone.  What cannot be made is raised, with the SDK's own error: a pair with fewer backlog
-queues than its owner believes would be found out in the outage.
+A queue that is there is used as its owner has made it, if it can serve at all (fitness.py).  Queues
+beyond the count that is asked for are left alone.  What cannot be made is raised, with the SDK's
+own error: a pair with fewer backlog queues than its owner believes would be found out in the
+outage.
 """
 
 import datetime as dt
@@ -15,6 +16,7 @@ from azure.core.exceptions import (
     ServiceResponseError,
 )
 
+from twinbus.pairing.fitness import FoundQueues, judge
 from twinbus.pairing.steps import CreateQueue, Flow, ListQueues, Pause
 
 # The largest time span of Microsoft's clients; entities with it never expire anything.
@@ -59,18 +61,20 @@ def settings() -> dict[str, Any]:
     }
 
 
-def find_or_create(primary_name: str, count: int) -> Flow[list[str]]:
-    """Gives the names of the `count` backlog queues, which are all there then."""
+def find_or_create(primary_name: str, count: int) -> Flow[FoundQueues]:
+    """Gives the `count` backlog queues, which are all there then; raises if none can serve."""
     there = yield from _list()
     names = names_of(primary_name, count)
     for name in names:
         if name.lower() not in there:
-            yield from _create(name)
-    return names
+            made = yield from _create(name)
+            if made is not None:
+                there[name.lower()] = made
+    return judge(names, there)
 
 
-def _list() -> Flow[set[str]]:
-    """The queues that are there, in lower case: the broker does not tell cases apart."""
+def _list() -> Flow[dict[str, Any]]:
+    """The queues that are there, by name in lower case: the broker does not tell cases apart."""
     tries = 0
     while True:
         try:
@@ -85,10 +89,11 @@ def _list() -> Flow[set[str]]:
             yield Pause(pauses_s[tries])
             tries += 1
         else:
-            return {str(name).lower() for name in listed}
+            return {str(queue.name).lower(): queue for queue in listed}
 
 
-def _create(name: str) -> Flow[None]:
+def _create(name: str) -> Flow[Any]:
+    """Gives the queue if somebody else has made it; None: it is ours, and as it should be."""
     for tries_left in reversed(range(CREATE_TRIES)):
         try:
             yield CreateQueue(name, settings())
@@ -97,15 +102,16 @@ def _create(name: str) -> Flow[None]:
             # (being deleted, perhaps), which it answers in the same way.
             there = yield from _list()
             if name.lower() in there:
-                return
+                return there[name.lower()]
             if not tries_left:
                 raise
         except Exception as error:
             if not tries_left or not is_transient(error):
                 raise
         else:
-            return
+            return None
         yield Pause(CREATE_PAUSE_S)
+    return None
 
 
 def is_transient(error: BaseException) -> bool:

@@ -12,7 +12,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from twinbus.pairing.core import Pairing, PairSettings
 from twinbus.pairing.coupling import Coupling, Side
-from twinbus.pairing.events import PairingStatus
+from twinbus.pairing.events import Event, PairingStatus
+from twinbus.pairing.fitness import FoundQueues
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing.sender import Shared
 from twinbus.pairing.syphon import Syphon
@@ -43,7 +44,7 @@ class PairedClientBase(Generic[Sender, Receiver, Sessions]):
         primary: Any,
         secondary: Any,
         options: SendAvailabilityPairedNamespaceOptions,
-        queues: list[str],
+        found: FoundQueues,
         lock: AbstractContextManager[Any],
         chance: random.Random,
         now: Callable[[], float],
@@ -58,8 +59,11 @@ class PairedClientBase(Generic[Sender, Receiver, Sessions]):
         )
         self._lock = lock
         self._now = now
-        self._pairing = Pairing(settings, queues, chance, now)
-        self._queues = queues
+        self._pairing = Pairing(settings, found.names, chance, now)
+        for queue, error in found.unfit.items():
+            self._pairing.rotation.leave_out(queue, error, now())
+        self._fit = set(found.names) - set(found.unfit)
+        self._syphoned = found.syphoned if options.enable_syphon else []
         self._coupling = Coupling()
         self._syphon = Syphon(settings, now, utc_now)
         self._backlog_limit_bytes = 0
@@ -141,6 +145,14 @@ class PairedClientBase(Generic[Sender, Receiver, Sessions]):
         with self._lock:
             self._senders.add(sender)
         return sender
+
+    def _found(self, remember: Callable[[list[Event]], None]) -> None:
+        """Which queues are in use is known now; whoever listens later is to hear of the rest."""
+        with self._lock:
+            events = self._pairing.take_events()
+            in_use = self._pairing.rotation.in_use(self._now())
+        remember(events)
+        self.options.note_backlog_queues(len(in_use))
 
     def _backlog_sender(self, queue: str) -> Any:
         return self.secondary.get_queue_sender(queue)

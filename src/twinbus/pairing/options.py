@@ -133,12 +133,22 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
 
     @property
     def backlog_queue_count(self) -> int:
-        """How many backlog queues to use; after pairing, how many were found or created."""
-        return self._backlog_queue_count
+        """How many backlog queues to find or create; after pairing, how many are in use."""
+        return self._backlog_queues_wanted if self._in_use is None else self._in_use
 
     @backlog_queue_count.setter
     def backlog_queue_count(self, count: int) -> None:
-        self._backlog_queue_count = _count("backlog_queue_count", count)
+        self._backlog_queues_wanted = _count("backlog_queue_count", count)
+        self._in_use: int | None = None
+
+    @property
+    def backlog_queues_wanted(self) -> int:
+        """As given, also after pairing: options may be used for another pair."""
+        return self._backlog_queues_wanted
+
+    def note_backlog_queues(self, in_use: int) -> None:
+        """For `pair_namespace`: this many are in use."""
+        self._in_use = in_use
 
     @property
     def failover_interval(self) -> dt.timedelta:

@@ -1,7 +1,9 @@
 """Which backlog queues are in use (P-9, P-10).
 
 A queue that does not take a message leaves the rotation of the whole pairing; after a rest it may
-be picked again.  Nothing here sends; chance and time enter by argument.
+be picked again.  One that was found unfit when the pair was made stays out: a send to it may well
+succeed, and the message would not come home.  Nothing here sends; chance and time enter by
+argument.
 """
 
 import random
@@ -17,11 +19,13 @@ class BacklogRotation:
     """The backlog queues of a pairing, shared by all its senders."""
 
     def __init__(self, queues: list[str], chance: random.Random, events: list[Event]) -> None:
+        # At least one of them is fit: none_left() of fitness.py has seen to it.
         assert queues, "a pair without a backlog queue cannot be made"
         self.queues = list(queues)
         self._chance = chance
         self._events = events
         self._lost: dict[str, float] = {}  # queue → when; the longest lost first
+        self._unfit: set[str] = set()
         self._errors: dict[str, BaseException] = {}  # the last one of each queue
 
     def in_use(self, now: float) -> list[str]:
@@ -29,6 +33,8 @@ class BacklogRotation:
         return [queue for queue in self.queues if self.is_in_use(queue, now)]
 
     def is_in_use(self, queue: str, now: float) -> bool:
+        if queue in self._unfit:
+            return False
         lost = self._lost.get(queue)
         return lost is None or now >= lost + REST_S
 
@@ -44,6 +50,12 @@ class BacklogRotation:
         if tried:
             return None
         return next(iter(self._lost))
+
+    def leave_out(self, queue: str, error: BaseException, now: float) -> None:
+        """The queue cannot serve, whatever it answers to a send."""
+        self._unfit.add(queue)
+        self._errors[queue] = error
+        self._events.append(BacklogQueueLost(queue, error, len(self.in_use(now))))
 
     def lost(self, queue: str, error: BaseException, now: float) -> None:
         """The queue has not taken a message; every sender of the pairing knows from now on."""

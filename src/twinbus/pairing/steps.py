@@ -45,6 +45,14 @@ class OpenPrimary:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenBacklog:
+    """A link to a backlog queue, to see whether it opens.  Outcome: the largest batch it takes."""
+
+    queue: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class SendToBacklog:
     """Rewritten messages, few enough for one batch of this queue.
 
@@ -72,7 +80,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class ListQueues:
-    """Outcome: the names of the secondary's queues."""
+    """Outcome: the secondary's queues, as the administration client describes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +129,7 @@ Step: TypeAlias = (
     SendToPrimary
     | ScheduleOnPrimary
     | OpenPrimary
+    | OpenBacklog
     | SendToBacklog
     | SendPing
     | Pause

@@ -1,6 +1,7 @@
 """Backlog queues are found or made, and what cannot be made is raised."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from azure.core.exceptions import (
 )
 
 from twinbus.pairing.backlog_queues import find_or_create, names_of, settings
+from twinbus.pairing.errors import PairingError
+from twinbus.pairing.fitness import FoundQueues
 from twinbus.pairing.steps import CreateQueue, ListQueues, Pause
 
 pytestmark = pytest.mark.proves("P-1", "P-4", "P-5")
@@ -23,11 +26,21 @@ def answer(status: int) -> HttpResponseError:
     return error
 
 
+@dataclass
+class Queue:
+    """As much of a description as a flow looks at."""
+
+    name: str
+    status: str = "Active"
+    requires_session: bool = False
+    forward_to: str | None = None
+
+
 class Secondary:
     """A namespace that answers a flow, and fails where it is told to."""
 
-    def __init__(self, *there: str) -> None:
-        self.there = list(there)
+    def __init__(self, *there: str | Queue) -> None:
+        self.there = [each if isinstance(each, Queue) else Queue(each) for each in there]
         self.failures: list[Exception] = []
         self.failing: type[ListQueues | CreateQueue] = CreateQueue
         self.before_create: Callable[[str], None] = lambda _: None
@@ -50,6 +63,9 @@ class Secondary:
         return None
 
     def run(self, name: str = "ns", count: int = 2) -> list[str]:
+        return self.find(name, count).names
+
+    def find(self, name: str = "ns", count: int = 2) -> FoundQueues:
         flow = find_or_create(name, count)
         step = next(flow)
         try:
@@ -61,8 +77,8 @@ class Secondary:
                 else:
                     step = flow.send(outcome)
         except StopIteration as end:
-            names: list[str] = end.value
-            return names
+            found: FoundQueues = end.value
+            return found
 
 
 QUEUES = ["ns/x-servicebus-transfer/0", "ns/x-servicebus-transfer/1"]
@@ -163,7 +179,7 @@ def test_a_wrong_request_is_not_repeated() -> None:
 
 def test_somebody_else_makes_it_at_the_same_time() -> None:
     secondary = Secondary()
-    secondary.before_create = secondary.there.append
+    secondary.before_create = lambda name: secondary.there.append(Queue(name))
     secondary.failures = [ResourceExistsError("there"), ResourceExistsError("there")]
     assert secondary.run() == QUEUES
     assert secondary.created == []
@@ -181,3 +197,41 @@ def test_a_conflict_that_is_no_queue() -> None:
     secondary.failures = [ResourceExistsError("busy with it")] * 3
     with pytest.raises(ResourceExistsError):
         secondary.run()
+
+
+# --- queues that cannot serve -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason", "is_syphoned"),
+    [
+        (Queue(QUEUES[0], status="Disabled"), "is disabled:", True),
+        (Queue(QUEUES[0], status="SendDisabled"), "is disabled for sending", True),
+        (Queue(QUEUES[0], status="ReceiveDisabled"), "is disabled for receiving", True),
+        (Queue(QUEUES[0], requires_session=True), "requires sessions", False),
+        (Queue(QUEUES[0].upper(), forward_to="sb://ns/other"), "forwards to sb://ns/other", False),
+    ],
+)
+def test_a_queue_that_cannot_serve_is_left_out(bad: Queue, reason: str, is_syphoned: bool) -> None:
+    found = Secondary(bad).find()
+    assert found.names == QUEUES
+    assert list(found.unfit) == QUEUES[:1]
+    assert f"{QUEUES[0]} {reason}" in str(found.unfit[QUEUES[0]])
+    assert found.syphoned == QUEUES[0 if is_syphoned else 1 :]
+
+
+def test_one_that_somebody_else_makes_badly_is_left_out() -> None:
+    secondary = Secondary(QUEUES[0])
+    secondary.before_create = lambda name: secondary.there.append(
+        Queue(name, requires_session=True)
+    )
+    secondary.failures = [ResourceExistsError("there")]
+    assert list(secondary.find().unfit) == QUEUES[1:]
+
+
+def test_where_none_can_serve_each_reason_is_told() -> None:
+    secondary = Secondary(
+        Queue(QUEUES[0], status="Disabled"), Queue(QUEUES[1], requires_session=True)
+    )
+    with pytest.raises(PairingError, match=r"/0 is disabled: .*; .*/1 requires sessions"):
+        secondary.find()

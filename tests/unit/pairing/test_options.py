@@ -100,11 +100,13 @@ def test_both_clients_are_needed() -> None:
 
 
 @pytest.mark.proves("P-2")
-def test_the_count_tells_what_was_found() -> None:
-    """Pairing writes it back."""
+def test_the_count_tells_how_many_are_in_use() -> None:
+    """Pairing writes it back; another pair of these options still wants as many as were asked."""
     made = options(backlog_queue_count=3)
+    made.note_backlog_queues(1)
+    assert (made.backlog_queue_count, made.backlog_queues_wanted) == (1, 3)
     made.backlog_queue_count = 2
-    assert made.backlog_queue_count == 2
+    assert (made.backlog_queue_count, made.backlog_queues_wanted) == (2, 2)
     with pytest.raises(ValueError, match="at least 1"):
         made.backlog_queue_count = 0
 

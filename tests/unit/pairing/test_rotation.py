@@ -64,3 +64,15 @@ def test_a_queue_that_takes_a_message_is_back() -> None:
     some.lost("p/1", ERROR, 10.0)
     some.found("p/1")
     assert some.in_use(11.0) == QUEUES
+
+
+def test_an_unfit_queue_never_comes_back_by_itself() -> None:
+    """Not even when no other is left: what it takes would not come home."""
+    some, events = rotation()
+    some.leave_out("p/1", ERROR, 0.0)
+    assert events == [BacklogQueueLost("p/1", ERROR, left=2)]
+    assert some.last_error("p/1") is ERROR
+    assert some.in_use(10 * REST_S) == ["p/0", "p/2"]
+    for queue in ("p/0", "p/2"):
+        some.lost(queue, ERROR, 1.0)
+    assert some.pick(2.0) == "p/0"

@@ -187,6 +187,17 @@ def test_a_reader_that_waits_is_woken() -> None:
     assert heard == [PairFaulted("one")]
 
 
+def test_whoever_comes_later_hears_first_what_setting_up_has_found() -> None:
+    audience = Audience()
+    audience.remember([PairFaulted("found")])
+    heard: list[Event] = []
+    audience.add(heard.append)
+    reader = audience.read()
+    tell(audience, "one")
+    audience.close()
+    assert heard == list(reader) == [PairFaulted("found"), PairFaulted("one")]
+
+
 class Stopped(WokenThread):
     """Is told to stop in its turn, and its wake-up has been lost."""
 

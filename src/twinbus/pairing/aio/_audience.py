@@ -49,16 +49,26 @@ class Audience:
     """All listeners of one pair."""
 
     def __init__(self) -> None:
+        self._first: list[Event] = []  # from before there could be listeners
         self._callbacks: list[Callback] = []
         self._readers: WeakSet[Reader] = WeakSet()  # who reads no more is forgotten
         self._tasks: set[asyncio.Future[Any]] = set()
         self._closed = False
 
+    def remember(self, events: list[Event]) -> None:
+        """Each listener is told these before all others, as soon as it is there."""
+        self._first = events
+        for event in events:
+            log(event)
+
     def add(self, callback: Callback) -> None:
+        for event in self._first:
+            self._call(callback, event)
         self._callbacks.append(callback)
 
     def read(self) -> Reader:
         reader = Reader()
+        reader.hear(self._first)
         if self._closed:
             reader.end()
         self._readers.add(reader)

@@ -17,13 +17,14 @@ from twinbus.pairing.aio._audience import Audience, Reader
 from twinbus.pairing.aio._background import Background
 from twinbus.pairing.aio._reporting import Reporter
 from twinbus.pairing.aio._sender import PairedSender
-from twinbus.pairing.aio._setup import find_backlog_queues, open_secondary
+from twinbus.pairing.aio._setup import find_backlog_queues, open_backlog, open_secondary
 from twinbus.pairing.aio._steady import Closing, SteadySender, close_in_time
 from twinbus.pairing.aio._syphon import RunningSyphon
 from twinbus.pairing.blocking._posting import Post, posts_of, report_now, utc_now
-from twinbus.pairing.client import SETUP_S_MAX, CloseHookBase, PairedClientBase
+from twinbus.pairing.client import CloseHookBase, PairedClientBase
 from twinbus.pairing.coupling import Side
 from twinbus.pairing.events import Callback
+from twinbus.pairing.fitness import FoundQueues
 from twinbus.pairing.options import (
     SendAvailabilityPairedNamespaceOptions,
     check_kinds,
@@ -37,7 +38,8 @@ async def pair_namespace(
     """Pair the primary namespace (its client, or its connection string) with a secondary.
 
     Raises `ValueError` for a namespace that is paired with itself, and what the SDK raises if the
-    secondary cannot be reached, refuses the credential or cannot make the backlog queues.
+    secondary cannot be reached, refuses the credential or cannot make the backlog queues;
+    `PairingError` if none of these can be used, with the reason for each.
     """
     check_kinds(primary, options, ServiceBusClient)
     async with AsyncExitStack() as opened:
@@ -47,9 +49,8 @@ async def pair_namespace(
             opened.push_async_callback(primary.close)
         manager, secondary = open_secondary(options, opened)
         primary_name = primary_name_in(options, primary, secondary)
-        queues = await find_backlog_queues(manager, primary_name, options.backlog_queue_count)
-        options.backlog_queue_count = len(queues)
-        paired = PairedServiceBusClient(primary, secondary, options, queues, posts)
+        found = await find_backlog_queues(manager, primary_name, options.backlog_queues_wanted)
+        paired = PairedServiceBusClient(primary, secondary, options, found, posts)
         await paired._start()  # noqa: SLF001 - there is no other way to make one
         opened.pop_all()
         if options.connection_string is not None:
@@ -73,12 +74,12 @@ class PairedServiceBusClient(
         primary: ServiceBusClient,
         secondary: ServiceBusClient,
         options: SendAvailabilityPairedNamespaceOptions,
-        queues: list[str],
+        found: FoundQueues,
         posts: list[Post],
     ) -> None:
         now = asyncio.get_running_loop().time
         chance = random.Random(secrets.randbits(128))  # noqa: S311 - seeded by the system
-        super().__init__(primary, secondary, options, queues, nullcontext(), chance, now, utc_now)
+        super().__init__(primary, secondary, options, found, nullcontext(), chance, now, utc_now)
         self._audience = Audience()
         self._closing: Closing = Closing()
         self._background: Background = Background(
@@ -110,12 +111,16 @@ class PairedServiceBusClient(
     def on_event(self, callback: Callback) -> None:
         """Call it for each event from now on, in order; what an async one gives is awaited.
 
-        A plain one should return soon.  What it raises is logged.
+        First it is called for what setting up has found.  A plain one should return soon.  What it
+        raises is logged.
         """
         self._audience.add(callback)
 
     def events(self) -> Reader:
-        """Iterate with `async for` over what happens from now on; ends when the pair is closed."""
+        """Iterate with `async for` over what happens from now on; ends when the pair is closed.
+
+        First comes what setting up has found.
+        """
         return self._audience.read()
 
     async def fault(self, reason: str, client: str | None = None) -> None:
@@ -138,15 +143,12 @@ class PairedServiceBusClient(
     async def _start(self) -> None:
         """Open what shows whether the secondary can be used, and start the tasks."""
         try:
-            probe = SteadySender(lambda: self._backlog_sender(self._queues[0]), self._closing)
-            try:
-                await probe.open(SETUP_S_MAX)
-                self._backlog_limit_bytes = probe.batch_bytes
-            finally:
-                self._closing.begin(probe.close())
-            if self.options.enable_syphon:
-                await self._syphoning.open(self._queues)
-                self._syphoning.start(self._queues)
+            self._backlog_limit_bytes = await open_backlog(
+                self._pairing, self._backlog_sender, self._closing
+            )
+            self._found(self._audience.remember)
+            await self._syphoning.open([queue for queue in self._syphoned if queue in self._fit])
+            self._syphoning.start(self._syphoned)
         except BaseException:
             await self._syphoning.stop()
             await self._closing.wait()

@@ -4,17 +4,22 @@ Nothing here outlives the setting up, except the client that was asked for.
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
 from azure.core.pipeline.transport import AioHttpTransport
-from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from twinbus.pairing.aio._running import run
+from twinbus.pairing.aio._steady import Closing, SteadySender
 from twinbus.pairing.backlog_queues import REQUEST_S_MAX, find_or_create
+from twinbus.pairing.client import SETUP_S_MAX
+from twinbus.pairing.core import Pairing
+from twinbus.pairing.fitness import FoundQueues, open_one
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions, clients_of, without_tls
-from twinbus.pairing.steps import CreateQueue, ListQueues, Pause, Step
+from twinbus.pairing.steps import CreateQueue, ListQueues, OpenBacklog, Pause, Step
 
 
 class PlainTransport(AioHttpTransport):  # type: ignore[misc]  # found at run time only
@@ -33,14 +38,14 @@ def open_secondary(
 
 async def find_backlog_queues(
     manager: ServiceBusAdministrationClient, primary_name: str, count: int
-) -> list[str]:
-    """Their names; all of them are there then."""
+) -> FoundQueues:
+    """All of them are there then, and at least one can serve."""
 
     async def perform(step: Step) -> Any:
         match step:
             case ListQueues():
                 async with asyncio.timeout(REQUEST_S_MAX):
-                    return [queue.name async for queue in manager.list_queues()]
+                    return [queue async for queue in manager.list_queues()]
             case CreateQueue(queue, settings):
                 async with asyncio.timeout(REQUEST_S_MAX):
                     return await manager.create_queue(queue, **settings)
@@ -50,3 +55,20 @@ async def find_backlog_queues(
                 raise AssertionError(f"no step of setting up: {step}")
 
     return await run(find_or_create(primary_name, count), perform)
+
+
+async def open_backlog(
+    pairing: Pairing, get_sender: Callable[[str], ServiceBusSender], closing: Closing
+) -> int:
+    """Shows that some backlog queue can be sent to; the largest batch that it takes."""
+
+    async def perform(step: Step) -> int:
+        assert isinstance(step, OpenBacklog), f"no step of setting up: {step}"
+        link = SteadySender(lambda: get_sender(step.queue), closing)
+        try:
+            await link.open(step.timeout_s)
+            return link.batch_bytes
+        finally:
+            closing.begin(link.close())
+
+    return await run(open_one(pairing, SETUP_S_MAX), perform)

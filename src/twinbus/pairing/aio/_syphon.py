@@ -15,6 +15,7 @@ from twinbus.pairing.aio._running import run
 from twinbus.pairing.aio._steady import LATE_S_MAX, Closing, SteadySender, close_in_time
 from twinbus.pairing.classification import is_broken_by
 from twinbus.pairing.client import OPEN_S_MAX
+from twinbus.pairing.fitness import none_left
 from twinbus.pairing.log_lines import LOGGER
 from twinbus.pairing.parcels import as_outgoing
 from twinbus.pairing.steps import Complete, DeadLetter, Pause, Receive, SendRestored, Step
@@ -132,9 +133,18 @@ class RunningSyphon:
         return any(not task.done() for task in self._tasks)
 
     async def open(self, queues: list[str]) -> None:
-        """Show that each queue can be received from, before `start`; what went wrong is raised."""
+        """Receive from the queues, before `start`.
+
+        One that cannot be opened is tried again later, as any that fails later; if it is all of
+        them, why is raised.
+        """
         self._receivers = {queue: BacklogReceiver(self._secondary, queue) for queue in queues}
-        await asyncio.gather(*(receiver.open() for receiver in self._receivers.values()))
+        opening = (receiver.open() for receiver in self._receivers.values())
+        opened = await asyncio.gather(*opening, return_exceptions=True)
+        found = zip(queues, opened, strict=True)
+        errors = {queue: each for queue, each in found if isinstance(each, BaseException)}
+        if errors and len(errors) == len(queues):
+            raise none_left(errors)
 
     def start(self, queues: list[str], until_empty: bool = False) -> None:
         """For ever, or until a receive brings nothing."""

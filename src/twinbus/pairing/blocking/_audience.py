@@ -51,6 +51,7 @@ class Audience:
     """All listeners of one pair."""
 
     def __init__(self) -> None:
+        self._first: list[Event] = []  # from before there could be listeners
         self._callbacks: list[Callback] = []
         self._readers: WeakSet[Reader] = WeakSet()  # who reads no more is forgotten
         self._readers_lock = threading.Lock()
@@ -58,11 +59,21 @@ class Audience:
         self._telling = threading.Lock()
         self._closed = False
 
+    def remember(self, events: list[Event]) -> None:
+        """Each listener is told these before all others, as soon as it is there."""
+        self._first = events
+        for event in events:
+            log(event)
+
     def add(self, callback: Callback) -> None:
+        for event in self._first:
+            _call(callback, event)
         self._callbacks.append(callback)
 
     def read(self) -> Reader:
         reader = Reader()
+        for event in self._first:
+            reader.hear(event)
         with self._readers_lock:
             self._readers.add(reader)
         if self._closed:
@@ -94,13 +105,17 @@ class Audience:
     def _tell(self, event: Event) -> None:
         log(event)
         for callback in list(self._callbacks):
-            try:
-                callback(event)
-            except Exception:  # noqa: BLE001 - the listener's own
-                LOGGER.exception("a callback failed: event=%s", type(event).__name__)
+            _call(callback, event)
         for reader in self._present():
             reader.hear(event)
 
     def _present(self) -> list[Reader]:
         with self._readers_lock:
             return list(self._readers)
+
+
+def _call(callback: Callback, event: Event) -> None:
+    try:
+        callback(event)
+    except Exception:  # noqa: BLE001 - the listener's own
+        LOGGER.exception("a callback failed: event=%s", type(event).__name__)

@@ -20,12 +20,13 @@ from twinbus.pairing.blocking._background import Background
 from twinbus.pairing.blocking._posting import Post, posts_of, report_now, utc_now
 from twinbus.pairing.blocking._reporting import Reporter
 from twinbus.pairing.blocking._sender import PairedSender
-from twinbus.pairing.blocking._setup import find_backlog_queues, open_secondary
+from twinbus.pairing.blocking._setup import find_backlog_queues, open_backlog, open_secondary
 from twinbus.pairing.blocking._steady import Closing, SteadySender
 from twinbus.pairing.blocking._syphon import BlockingSyphon
 from twinbus.pairing.client import SETUP_S_MAX, CloseHookBase, PairedClientBase
 from twinbus.pairing.coupling import Side
 from twinbus.pairing.events import Callback
+from twinbus.pairing.fitness import FoundQueues
 from twinbus.pairing.options import (
     SendAvailabilityPairedNamespaceOptions,
     check_kinds,
@@ -39,7 +40,8 @@ def pair_namespace(
     """Pair the primary namespace (its client, or its connection string) with a secondary.
 
     Raises `ValueError` for a namespace that is paired with itself, and what the SDK raises if the
-    secondary cannot be reached, refuses the credential or cannot make the backlog queues.
+    secondary cannot be reached, refuses the credential or cannot make the backlog queues;
+    `PairingError` if none of these can be used, with the reason for each.
     """
     check_kinds(primary, options, ServiceBusClient)
     with ExitStack() as opened:
@@ -49,9 +51,8 @@ def pair_namespace(
             opened.callback(primary.close)
         manager, secondary = open_secondary(options, opened)
         primary_name = primary_name_in(options, primary, secondary)
-        queues = find_backlog_queues(manager, primary_name, options.backlog_queue_count)
-        options.backlog_queue_count = len(queues)
-        paired = PairedServiceBusClient(primary, secondary, options, queues, posts)
+        found = find_backlog_queues(manager, primary_name, options.backlog_queues_wanted)
+        paired = PairedServiceBusClient(primary, secondary, options, found, posts)
         paired._start()  # noqa: SLF001 - there is no other way to make one
         opened.pop_all()
         if options.connection_string is not None:
@@ -73,12 +74,12 @@ class PairedServiceBusClient(PairedClientBase[PairedSender, ServiceBusReceiver, 
         primary: ServiceBusClient,
         secondary: ServiceBusClient,
         options: SendAvailabilityPairedNamespaceOptions,
-        queues: list[str],
+        found: FoundQueues,
         posts: list[Post],
     ) -> None:
         lock = threading.Lock()
         chance = random.Random(secrets.randbits(128))  # noqa: S311 - seeded by the system
-        super().__init__(primary, secondary, options, queues, lock, chance, monotonic_s, utc_now)
+        super().__init__(primary, secondary, options, found, lock, chance, monotonic_s, utc_now)
         self._audience = Audience()
         self._closing: Closing = Closing()
         self._background: Background = Background(
@@ -89,9 +90,8 @@ class PairedServiceBusClient(PairedClientBase[PairedSender, ServiceBusReceiver, 
             self._ping_link,
             self._fault_partner,
         )
-        emptied = queues if options.enable_syphon else []
         self._syphoning: BlockingSyphon = BlockingSyphon(
-            self._syphon, emptied, primary, secondary, lock, self._dispatch, self._closing
+            self._syphon, self._syphoned, primary, secondary, lock, self._dispatch, self._closing
         )
         self._senders: WeakSet[PairedSender] = WeakSet()
         self._reporter = Reporter(posts, lambda: report_now(self.status()))
@@ -115,12 +115,16 @@ class PairedServiceBusClient(PairedClientBase[PairedSender, ServiceBusReceiver, 
     def on_event(self, callback: Callback) -> None:
         """Call it for each event from now on, in order, on one of the pair's or caller's threads.
 
-        It should return soon.  What it raises is logged.
+        First it is called for what setting up has found.  It should return soon.  What it raises is
+        logged.
         """
         self._audience.add(callback)
 
     def events(self) -> Reader:
-        """Iterate over what happens from now on; ends when the pair is closed."""
+        """Iterate over what happens from now on; ends when the pair is closed.
+
+        First comes what setting up has found.
+        """
         return self._audience.read()
 
     def fault(self, reason: str, client: str | None = None) -> None:
@@ -150,12 +154,11 @@ class PairedServiceBusClient(PairedClientBase[PairedSender, ServiceBusReceiver, 
     def _start(self) -> None:
         """Open what shows whether the secondary can be used, and start the threads."""
         try:
-            probe = SteadySender(lambda: self._backlog_sender(self._queues[0]), self._closing)
-            try:
-                self._backlog_limit_bytes = probe.batch_bytes(SETUP_S_MAX)
-            finally:
-                probe.begin_close()
-            self._syphoning.start(SETUP_S_MAX)
+            self._backlog_limit_bytes = open_backlog(
+                self._pairing, self._backlog_sender, self._closing
+            )
+            self._found(self._audience.remember)
+            self._syphoning.start(SETUP_S_MAX, self._fit)
         except BaseException:
             self._stop()
             raise

@@ -5,17 +5,22 @@ Nothing here outlives the setting up, except the client that was asked for.
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Final
 
 from azure.core.pipeline.transport import RequestsTransport
-from azure.servicebus import ServiceBusClient
+from azure.servicebus import ServiceBusClient, ServiceBusSender
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from twinbus.pairing.backlog_queues import REQUEST_S_MAX, find_or_create
 from twinbus.pairing.blocking._running import run
+from twinbus.pairing.blocking._steady import Closing, SteadySender
+from twinbus.pairing.client import SETUP_S_MAX
+from twinbus.pairing.core import Pairing
+from twinbus.pairing.fitness import FoundQueues, open_one
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions, clients_of, without_tls
-from twinbus.pairing.steps import CreateQueue, ListQueues, Pause, Step
+from twinbus.pairing.steps import CreateQueue, ListQueues, OpenBacklog, Pause, Step
 
 PATIENCE: Final[Any] = {"connection_timeout": REQUEST_S_MAX, "read_timeout": REQUEST_S_MAX}
 
@@ -36,13 +41,13 @@ def open_secondary(
 
 def find_backlog_queues(
     manager: ServiceBusAdministrationClient, primary_name: str, count: int
-) -> list[str]:
-    """Their names; all of them are there then."""
+) -> FoundQueues:
+    """All of them are there then, and at least one can serve."""
 
     def perform(step: Step) -> Any:
         match step:
             case ListQueues():
-                return [queue.name for queue in manager.list_queues(**PATIENCE)]
+                return list(manager.list_queues(**PATIENCE))
             case CreateQueue(queue, settings):
                 return manager.create_queue(queue, **settings, **PATIENCE)
             case Pause(seconds):
@@ -52,6 +57,22 @@ def find_backlog_queues(
 
     # There is no pair yet that anybody could share, and nothing to tell of it.
     return run(find_or_create(primary_name, count), perform, threading.Lock(), _tell_nobody)
+
+
+def open_backlog(
+    pairing: Pairing, get_sender: Callable[[str], ServiceBusSender], closing: Closing
+) -> int:
+    """Shows that some backlog queue can be sent to; the largest batch that it takes."""
+
+    def perform(step: Step) -> int:
+        assert isinstance(step, OpenBacklog), f"no step of setting up: {step}"
+        link = SteadySender(lambda: get_sender(step.queue), closing)
+        try:
+            return link.batch_bytes(step.timeout_s)
+        finally:
+            link.begin_close()
+
+    return run(open_one(pairing, SETUP_S_MAX), perform, threading.Lock(), _tell_nobody)
 
 
 def _tell_nobody() -> None: ...

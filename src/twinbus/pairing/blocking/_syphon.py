@@ -5,7 +5,7 @@ queue, replaced when it breaks, and a sender for each path, shared by the thread
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusReceiver
@@ -16,6 +16,7 @@ from twinbus.pairing.blocking._running import run
 from twinbus.pairing.blocking._steady import Closing, SteadySender
 from twinbus.pairing.classification import is_broken_by
 from twinbus.pairing.client import CLOSE_S_MAX
+from twinbus.pairing.fitness import none_left
 from twinbus.pairing.log_lines import LOGGER
 from twinbus.pairing.parcels import as_outgoing
 from twinbus.pairing.steps import Complete, DeadLetter, Pause, Receive, SendRestored, Step
@@ -51,15 +52,21 @@ class BlockingSyphon:
         self._senders: dict[str, SteadySender] = {}
         self._workers = [_Worker(queue, self) for queue in queues]
 
-    def start(self, open_s_max: float) -> None:
-        """Every queue is being received from when this returns; what went wrong is raised."""
+    def start(self, open_s_max: float, fit: Collection[str]) -> None:
+        """The fit queues are being received from when this returns.
+
+        One that cannot be opened is tried again later, as any that fails later; if it is all of
+        the fit ones, why is raised.
+        """
         for worker in self._workers:
             worker.thread.start()
         end_s = monotonic_s() + open_s_max
-        for worker in self._workers:
+        awaited = [worker for worker in self._workers if worker.queue in fit]
+        for worker in awaited:
             worker.is_open.wait(max(0.0, end_s - monotonic_s()))
-            if worker.error is not None:
-                raise worker.error
+        errors = {each.queue: each.error for each in awaited if each.error is not None}
+        if errors and len(errors) == len(awaited):
+            raise none_left(errors)
 
     def wait(self) -> None:
         """Until all queues are empty, if that is when they are left."""
@@ -177,7 +184,7 @@ class _Worker:
             self._open_receiver().__enter__()
         except Exception as error:  # noqa: BLE001 - for the one who waits
             self.error = error
-            return
+            self._drop_receiver()
         finally:
             self.is_open.set()
         try:
