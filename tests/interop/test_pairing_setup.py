@@ -4,19 +4,23 @@ Two real servers, both flavours.  Setting up where all is well is in test_pairin
 """
 
 import asyncio
+import datetime as dt
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import azure.servicebus.aio.management
+import azure.servicebus.management
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import EntityStatus
 
-from tests.interop.administration import connect
+from tests.interop.administration import AsyncPlainTransport, PlainTransport, connect
 from tests.interop.pairs import (
     Pair,
     Servers,
+    client_of,
     pair_servers,
     primary_of,
     run_servers,
@@ -28,6 +32,7 @@ from twinbus.pairing import (
     BacklogQueueLost,
     PairingError,
     SendAvailabilityPairedNamespaceOptions,
+    State,
     SyphonResting,
 )
 
@@ -187,3 +192,49 @@ async def test_a_queue_that_is_disabled_later_is_told(
         assert (lost.queue, lost.left) == (path(name, 1), 1)
         assert not pair.backlog_queue(path(name, 1)).in_rotation
     assert texts(take(servers.secondary, path(name, 0))) == ["sent"] * 12
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+@pytest.mark.proves("P-2", "P-9", "P-13")
+@pytest.mark.feature("pairing.recovery")
+async def test_the_ping_interval_can_be_set_while_the_primary_is_down(
+    servers: Servers, flavour: str, name: str, queue: str
+) -> None:
+    """Nobody waits for the half hour that was chosen first; a closed pair is not told."""
+    options = options_for(servers, name, 1, failover_interval=0, ping_primary_interval=1800)
+    async with paired(flavour, servers, options) as pair:
+        servers.faults.add({"kind": "refuse-sends", "entity": queue})
+        await pair.sender(queue).send_messages(ServiceBusMessage("during"))
+        assert pair.state(queue) is State.FAILED_OVER
+        servers.faults.clear_all()
+        with pytest.raises(ValueError, match="from 1 s to 1800 s"):
+            options.ping_primary_interval = 0
+        options.ping_primary_interval = 1
+        await pair.reaches(queue, State.RECOVERING)
+    options.ping_primary_interval = 2
+
+
+@pytest.mark.proves("P-2")
+async def test_the_arguments_of_the_original_by_position(
+    servers: Servers, flavour: str, name: str, queue: str
+) -> None:
+    """Interval 0, with a syphon: the send that fails goes to the backlog and comes home."""
+    is_sync = flavour == "sync"
+    text = servers.secondary.connection_string
+    management = azure.servicebus.management if is_sync else azure.servicebus.aio.management
+    manager = management.ServiceBusAdministrationClient.from_connection_string(
+        text, transport=PlainTransport() if is_sync else AsyncPlainTransport()
+    )
+    options = SendAvailabilityPairedNamespaceOptions(
+        manager, client_of(flavour, text), 2, dt.timedelta(0), True, primary_name=name
+    )
+    async with paired(flavour, servers, options) as pair:
+        assert list(pair.sdk.status().backlog_queues) == [path(name, 0), path(name, 1)]
+        servers.faults.add({"kind": "refuse-sends", "entity": queue})
+        await pair.sender(queue).send_messages(ServiceBusMessage("by way of the backlog"))
+        servers.faults.clear_all()
+        await until(lambda: moved(pair) == 1, "it does not come home")
+    await (asyncio.to_thread(manager.close) if is_sync else manager.close())
+    assert texts(take(servers.primary, queue, 1)) == ["by way of the backlog"]

@@ -186,11 +186,24 @@ class PairedClientBase(Generic[Sender, Receiver, Sessions]):
         """What ends the pair when one client has ended, and this one has not followed (P-17)."""
         return f"{self._coupling.reason}, so the {side.value} client was closed too"
 
-    def _hook_clients(self, hook: "type[CloseHookBase]") -> None:
+    def _hook(self, hook: "type[CloseHookBase]") -> None:
+        """From now on what is done to the clients and the options is noticed."""
         self._hooks = [
             hook(self.primary, lambda: self._client_closed(Side.PRIMARY)),
             hook(self.secondary, lambda: self._client_closed(Side.SECONDARY)),
         ]
+        self.options.watch(self._take_ping_interval)
+        self._take_ping_interval()  # it may have been set since the pairing was made
+
+    def _unhook(self) -> None:
+        self.options.unwatch(self._take_ping_interval)
+        for hook in self._hooks:
+            hook.remove()
+
+    def _take_ping_interval(self) -> None:
+        with self._lock:
+            self._pairing.set_ping_interval(self.options.ping_primary_interval_s)
+        self._background.wake()
 
     # --- what a shell does --------------------------------------------------------------------
 

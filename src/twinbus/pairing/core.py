@@ -7,7 +7,7 @@ a `random.Random` it is given, and its shells call it under their lock.
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from twinbus.pairing.errors import PairFaultedError
 from twinbus.pairing.events import BacklogQueueStatus, Event, PairFaulted, PairingStatus
@@ -102,6 +102,12 @@ class Pairing:
         events = self._events.copy()
         self._events.clear()
         return events
+
+    def set_ping_interval(self, interval_s: float) -> None:
+        """Of all entities, those that are failed over included."""
+        self.settings = replace(self.settings, ping_interval_s=interval_s)
+        for each in self._entities.values():
+            each.set_ping_interval(interval_s)
 
     def force_failover(self, entity: str | None = None) -> None:
         """Send to the backlog from now on; None: all entities that have been used so far."""

@@ -154,6 +154,11 @@ class EntityFailover:
             return self._failing_since + self._interval_s
         return self._ping_due if self._is_ping_expected() else None
 
+    def set_ping_interval(self, interval_s: float) -> None:
+        """From the last ping on, or from the failover if there was none."""
+        self._ping_due += interval_s - self._ping_interval_s
+        self._ping_interval_s = interval_s
+
     # --- pings --------------------------------------------------------------------------------
 
     def ping_started(self) -> bool:

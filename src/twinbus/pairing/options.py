@@ -50,6 +50,9 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     the Manage claim; `secondary_client` is a `ServiceBusClient` of that namespace.  Use blocking
     clients for `twinbus.pairing`, async ones for `twinbus.pairing.aio`.  Closing the pair closes
     the primary's client and `secondary_client`; the caller closes `secondary_manager`.
+
+    The five arguments that can be given by position are those of the original .NET class, in its
+    order.
     """
 
     def __init__(
@@ -57,9 +60,9 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         secondary_manager: Any,
         secondary_client: Any,
         backlog_queue_count: int = BACKLOG_QUEUE_COUNT_DEFAULT,
-        *,
         failover_interval: Seconds = 60,
         enable_syphon: bool = False,
+        *,
         ping_primary_interval: Seconds = 60,
         policy: Policy = "documented",
         restored_time_to_live: RestoredTimeToLive = "original",
@@ -77,12 +80,8 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         self.failover_interval_s = _seconds(
             "failover_interval", failover_interval, 0.0, FAILOVER_INTERVAL_S_MAX
         )
-        self.ping_primary_interval_s = _seconds(
-            "ping_primary_interval",
-            ping_primary_interval,
-            PING_PRIMARY_INTERVAL_S_MIN,
-            PING_PRIMARY_INTERVAL_S_MAX,
-        )
+        self._watchers: set[Callable[[], None]] = set()
+        self.ping_primary_interval = ping_primary_interval
         self.send_timeout_s = _seconds("send_timeout", send_timeout, 0.0, SEND_TIMEOUT_S_MAX)
         if self.send_timeout_s == 0.0:
             raise ValueError(f"send_timeout must be above 0 s, at most {SEND_TIMEOUT_S_MAX:g} s.")
@@ -156,7 +155,30 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
 
     @property
     def ping_primary_interval(self) -> dt.timedelta:
-        return dt.timedelta(seconds=self.ping_primary_interval_s)
+        """May be set at any time; while paired, the next ping already keeps to it."""
+        return dt.timedelta(seconds=self._ping_primary_interval_s)
+
+    @ping_primary_interval.setter
+    def ping_primary_interval(self, interval: Seconds) -> None:
+        self._ping_primary_interval_s = _seconds(
+            "ping_primary_interval",
+            interval,
+            PING_PRIMARY_INTERVAL_S_MIN,
+            PING_PRIMARY_INTERVAL_S_MAX,
+        )
+        for watcher in list(self._watchers):
+            watcher()
+
+    @property
+    def ping_primary_interval_s(self) -> float:
+        return self._ping_primary_interval_s
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """For a pair: call this when `ping_primary_interval` has been set."""
+        self._watchers.add(watcher)
+
+    def unwatch(self, watcher: Callable[[], None]) -> None:
+        self._watchers.discard(watcher)
 
 
 def primary_name_of(namespace: str) -> str:

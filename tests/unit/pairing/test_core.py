@@ -150,3 +150,22 @@ def test_status() -> None:
     zero = status.backlog_queues["p/0"]
     assert (zero.in_rotation, zero.last_error, zero.moved) == (True, None, 0)
     assert not pairing.status().syphon_running
+
+
+@pytest.mark.proves("P-2", "P-9")
+def test_a_new_ping_interval_holds_from_the_last_ping_on() -> None:
+    """For entities that are failed over, and for those that come later."""
+    clock = Clock()
+    pairing = pairing_at(clock)
+    pairing.entity("orders")
+    pairing.force_failback("orders")
+    fail(pairing, "orders")
+    clock.now = 30.0
+    assert pairing.tick() == []
+    assert pairing.next_deadline() == 40.0
+    pairing.set_ping_interval(600.0)
+    assert pairing.next_deadline() == 630.0
+    clock.now = 100.0
+    pairing.set_ping_interval(20.0)  # was due at 50
+    assert pairing.tick() == ["orders"]
+    assert pairing.settings.ping_interval_s == 20.0

@@ -51,6 +51,40 @@ def test_ping_interval_in_range(interval: Any) -> None:
 
 
 @pytest.mark.proves("P-2")
+def test_the_original_arguments_by_position() -> None:
+    """Those of the .NET class, in its order; no further one, whose place nobody could know."""
+    manager, client = object(), object()
+    made = SendAvailabilityPairedNamespaceOptions(manager, client, 3, dt.timedelta(seconds=5), True)
+    assert (made.secondary_manager, made.secondary_client) == (manager, client)
+    assert made.backlog_queue_count == 3
+    assert made.failover_interval == dt.timedelta(seconds=5)
+    assert made.enable_syphon is True
+    make: Any = SendAvailabilityPairedNamespaceOptions
+    with pytest.raises(TypeError, match="positional"):
+        make(manager, client, 3, 5, True, 60)
+
+
+@pytest.mark.proves("P-2")
+def test_the_ping_interval_can_be_set_and_is_checked() -> None:
+    made = options()
+    told: list[float] = []
+
+    def watcher() -> None:
+        told.append(made.ping_primary_interval_s)
+
+    made.watch(watcher)
+    made.ping_primary_interval = dt.timedelta(seconds=5)
+    assert made.ping_primary_interval == dt.timedelta(seconds=5)
+    for wrong in (0.5, 1801, None, "60"):
+        with pytest.raises(ValueError, match="from 1 s to 1800 s"):
+            made.ping_primary_interval = wrong  # type: ignore[assignment]
+    assert made.ping_primary_interval_s == 5.0
+    made.unwatch(watcher)
+    made.ping_primary_interval = dt.timedelta(minutes=30)
+    assert told == [5.0]
+
+
+@pytest.mark.proves("P-2")
 @pytest.mark.parametrize(
     ("setting", "value", "text"),
     [

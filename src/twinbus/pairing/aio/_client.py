@@ -155,7 +155,7 @@ class PairedServiceBusClient(
             raise
         self._background.start()
         self._reporter.start()
-        self._hook_clients(CloseHook)
+        self._hook(CloseHook)
 
     def _begin_end(self) -> asyncio.Task[None]:
         if self._ending is None:
@@ -164,8 +164,7 @@ class PairedServiceBusClient(
         return self._ending
 
     async def _end(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
+        self._unhook()
         await asyncio.gather(
             self._background.stop(),
             self._reporter.stop(),

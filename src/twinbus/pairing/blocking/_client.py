@@ -164,12 +164,11 @@ class PairedServiceBusClient(PairedClientBase[PairedSender, ServiceBusReceiver, 
             raise
         self._background.start()
         self._reporter.start()
-        self._hook_clients(CloseHook)
+        self._hook(CloseHook)
 
     def _stop(self) -> None:
         """End everything of ours; the SDK's clients stay as they are."""
-        for hook in self._hooks:
-            hook.remove()
+        self._unhook()
         self._close_senders()
         self._reporter.close()
         self._background.close()
