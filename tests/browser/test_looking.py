@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 from tests.browser.conftest import Sdk, Tab
 from tests.browser.judging import faint_texts, faults_of, is_wider_than_screen
 from twinbus.client.admin import SUBSCRIPTION, TOPIC
+from twinbus.gateway.health.survival import Deployment, survival
 from twinbus.testing.server import ServerProcess
 
 pytestmark = pytest.mark.feature("page.look")
@@ -61,6 +62,18 @@ def test_the_overview_tells_what_there_is(tab: Tab) -> None:
     expect(page.locator(".figures")).to_contain_text("Dead letters")
     expect(page.get_by_role("heading", name="Brokers and stores")).to_be_visible()
     expect(page.locator(".price")).to_contain_text("USD")
+
+
+@pytest.mark.proves("A-3")
+def test_what_this_deployment_survives(tab: Tab) -> None:
+    """The same as `twinbus doctor` says of a server with one store."""
+    page = tab.open("#/machine")
+    table = page.get_by_role("table", name="What this deployment survives")
+    for outcome in survival(Deployment(brokers=0, stores=1, disks=1)):
+        row = table.locator("tbody tr", has_text=outcome.failure)
+        for text in (outcome.verdict, outcome.what, outcome.fix, outcome.beyond):
+            expect(row).to_contain_text(text)
+    expect(table).to_contain_text("stops with exit code 3")
 
 
 def test_a_message_shows_up_without_a_reload(tab: Tab, sdk: Sdk) -> None:

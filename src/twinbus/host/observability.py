@@ -1,6 +1,7 @@
 """Throttle, samples, health, metrics and page of one server, put together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from twinbus.clock import Clock
 from twinbus.config import ServerConfig
@@ -8,6 +9,7 @@ from twinbus.gateway.faults.acting import ActingFaults
 from twinbus.gateway.faults.faults import Fault
 from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.health.health import HealthSource
+from twinbus.gateway.health.survival import Deployment
 from twinbus.gateway.health.usage import Sampler, fitted
 from twinbus.gateway.namespaces.entity_changes import EntityChanges
 from twinbus.gateway.namespaces.registry import Namespaces
@@ -40,6 +42,7 @@ class Observability:
         self._gateway = gateway
         self._telemetry = telemetry
         self._source = source
+        self._deployment = _deployment(config)
         self._sampler = Sampler(self.throttle, source, clock, usage, gateway.look_at_throttle)
         self._is_open = config.open_metrics
         self._clock = clock
@@ -83,4 +86,27 @@ class Observability:
 
     def _server(self, changes: EntityChanges, namespaces: Namespaces) -> RunningServer:
         usage = self._sampler.usage
-        return RunningServer(self._source, self._gateway, changes, namespaces, self.throttle, usage)
+        return RunningServer(
+            self._source, self._gateway, changes, namespaces, self.throttle, usage, self._deployment
+        )
+
+
+def _deployment(config: ServerConfig) -> Deployment:
+    paths = config.store_paths
+    brokers = 0 if config.is_in_process else config.brokers
+    return Deployment(brokers, len(paths), _disk_count(paths))
+
+
+def _disk_count(paths: Sequence[Path]) -> int:
+    """File systems, which is as near as one can come: two may still be on one disk."""
+    return len({_device(path) for path in paths})
+
+
+def _device(path: Path) -> int:
+    """Of the file system that a store is on, or will be when it is made."""
+    for place in (path, *path.parents):
+        try:
+            return place.stat().st_dev
+        except OSError:
+            continue
+    return 0

@@ -74,15 +74,22 @@ const STORE_COLUMNS = [
   ["Trouble"],
 ];
 
+const SURVIVAL_COLUMNS = [["Failure"], ["Sending"], ["What happens"], ["What helps"]];
+
 export function machineView() {
   const server = el("div");
   const brokers = table("Brokers", BROKER_COLUMNS);
   const stores = table("Stores", STORE_COLUMNS);
+  const survival = table("What this deployment survives", SURVIVAL_COLUMNS);
   const throttled = el("div");
   const parts = [
     [new Redrawn(server, serverFacts), (state) => [state.server]],
     [new Redrawn(brokers.tBodies[0], (all) => all.map(brokerRow)), (state) => [state.brokers]],
     [new Redrawn(stores.tBodies[0], (all) => all.map(storeRow)), (state) => [state.stores]],
+    [
+      new Redrawn(survival.tBodies[0], (all) => all.map(survivalRow)),
+      (state) => [state.survives ?? []],
+    ],
     [
       new Redrawn(throttled, (all) =>
         all.map((text) => el("p", { class: "warning" }, visible(text))),
@@ -92,11 +99,12 @@ export function machineView() {
   ];
   const node = page(
     "Brokers and stores",
-    "Broker processes run stores; a store keeps messages in one directory. If one is slow or down, only its own partitions are affected.",
+    "Broker processes run stores; a store keeps messages in one directory. If one of several is slow or down, only its own partitions are affected.",
     throttled,
     el("section", { class: "panel padded" }, el("h2", {}, "Server"), server),
     tablePanel("Brokers", brokers),
     tablePanel("Stores", stores),
+    tablePanel("What this deployment survives", survival),
   );
   return {
     title: "Brokers and stores",
@@ -146,4 +154,9 @@ function storeRow(store) {
     store.is_journalled ? "accepts sends" : "not in use",
     visible(store.trouble || "none"),
   ]);
+}
+
+function survivalRow({ failure, verdict, what, fix, beyond }) {
+  const helps = [fix, beyond].filter((text) => text).join("; ");
+  return row(SURVIVAL_COLUMNS, [failure, verdict, what, helps || "nothing needed"]);
 }

@@ -11,6 +11,7 @@ from twinbus.gateway.access.shared_access import LISTEN, MANAGE, SEND, Authoriza
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.faults.faults import Faults
 from twinbus.gateway.health.health import BrokerReport, StoreReport
+from twinbus.gateway.health.survival import Deployment
 from twinbus.gateway.health.usage import Sampler
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces
@@ -83,7 +84,13 @@ class Observed:
         viewers = Viewers(HttpAccess(namespaces, clock), is_open)
         changes = self.harness.changes
         server = RunningServer(
-            self.source, gateway, changes, namespaces, self.throttle, sampler.usage
+            self.source,
+            gateway,
+            changes,
+            namespaces,
+            self.throttle,
+            sampler.usage,
+            Deployment(brokers=0, stores=1, disks=1),
         )
         health = HealthRequests(server, self.faults.all, viewers)
         self._reports = FrontRequests(health, MetricsRequests(server, viewers, Telemetry()))

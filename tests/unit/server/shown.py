@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from tests.unit.broker.harness import BrokerHarness
 from tests.unit.server.observed import Source
 from twinbus.gateway.access.shared_access import MANAGE, AuthorizationRule, Authorizer
+from twinbus.gateway.health.survival import Deployment
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.gateway.namespaces.registry import Namespaces
 from twinbus.gateway.throttling.throttle import Throttle, Usage
@@ -45,7 +46,13 @@ class Shown:
         self.pairs = PairReports(harness.clock)
         throttle = Throttle(THRESHOLDS_DEFAULT, PROFILE_DEFAULT)
         server = RunningServer(
-            self.source, harness.gateway, harness.changes, namespaces, throttle, Usage()
+            self.source,
+            harness.gateway,
+            harness.changes,
+            namespaces,
+            throttle,
+            Usage(),
+            Deployment(brokers=2, stores=2, disks=1),
         )
         self.state = PageState(
             server,

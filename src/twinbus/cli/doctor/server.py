@@ -1,6 +1,7 @@
 """What `twinbus doctor` looks at over the network: who has the ports, and whether a server answers.
 
-Asks for what anybody may ask for (`GET /health`) and opens one connection with the key it is given.
+Asks for what anybody may ask for (`GET /health`).  With the key it is given, it opens a connection
+and asks what the server's deployment survives.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ import twinbus
 from twinbus.cli.connecting import open_connection
 from twinbus.cli.doctor.findings import BAD, OK, WARN, Finding
 from twinbus.client.connection_string import ConnectionString
+from twinbus.client.http import REFUSED, HttpClient
 from twinbus.clock import SystemClock
 from twinbus.errors import TwinbusError
 
@@ -88,6 +90,7 @@ def look_at_server(text: str) -> Iterator[Finding]:
         return
     tls = None if target.development_emulator else ssl.create_default_context()
     yield from _health(ask_health(target.host, target.port, tls))
+    yield from _survival(_ask_survival(text))
 
 
 async def _product(text: str) -> str | None:
@@ -111,6 +114,28 @@ def _health(answer: dict[str, Any] | None) -> Iterator[Finding]:
     else:
         yield Finding("server", OK, found)
     yield _skew(answer.get("date"))
+
+
+# --- what it survives -----------------------------------------------------------------------------
+
+
+def _ask_survival(text: str) -> list[dict[str, str]]:
+    """What the server says that its deployment survives; nothing if it does not say."""
+    try:
+        status, answer = HttpClient(text).exchange("GET", "/$page/state?top=1", None, {})
+        found = json.loads(answer).get("survives", []) if status < REFUSED else []
+    except (TwinbusError, ValueError, AttributeError):
+        return []
+    return [each for each in found if isinstance(each, dict)]
+
+
+def _survival(outcomes: list[dict[str, str]]) -> Iterator[Finding]:
+    """A warning where another deployment would do better; what only others can do is advice."""
+    for each in outcomes:
+        fix, beyond = each.get("fix", ""), each.get("beyond", "")
+        found = f"{each.get('verdict', '')}: {each.get('what', '')}"
+        advice = "; ".join(text for text in (fix, beyond) if text)
+        yield Finding(each.get("failure", ""), WARN if fix else OK, found, advice)
 
 
 def _skew(date: str | None) -> Finding:

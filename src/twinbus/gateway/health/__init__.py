@@ -1,3 +1,3 @@
 """The health of stores, brokers, entities and this process."""
 
-__all__ = ["health", "usage"]
+__all__ = ["health", "survival", "usage"]

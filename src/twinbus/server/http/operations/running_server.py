@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.health.health import HealthSource
+from twinbus.gateway.health.survival import Deployment
 from twinbus.gateway.namespaces.entity_changes import EntityChanges
 from twinbus.gateway.namespaces.registry import Namespaces
 from twinbus.gateway.throttling.throttle import Throttle, Usage
@@ -18,3 +19,4 @@ class RunningServer(NamedTuple):
     namespaces: Namespaces
     throttle: Throttle
     usage: Usage
+    deployment: Deployment

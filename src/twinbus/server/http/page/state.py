@@ -13,7 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
 from twinbus import PRODUCT_NAME, __version__, build
@@ -24,6 +24,7 @@ from twinbus.entities.partitions import PARTITION_COUNT
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.faults.acting import ActingFaults
 from twinbus.gateway.health.health import HEALTH_NAMES, Obstacles, server_status
+from twinbus.gateway.health.survival import survival
 from twinbus.gateway.namespaces.namespace import Namespace
 from twinbus.links.store_link import DOWN, UP
 from twinbus.metered import iso
@@ -167,6 +168,7 @@ class PageState:
             ("totals", lambda: self._totals(look)),
             ("brokers", lambda: [broker_document(each) for each in self._server.source.brokers()]),
             ("stores", lambda: [store_document(each) for each in self._server.source.stores()]),
+            ("survives", lambda: [asdict(each) for each in survival(self._server.deployment)]),
             ("backlog", lambda: sorted(look.backlog, key=_backlog_key)),
             ("pairs", lambda: self._pairs.documents(namespace.name)),
             ("faults", lambda: self._fault_documents(view)),

@@ -64,6 +64,15 @@ async def test_entities_in_order_with_their_counts() -> None:
     assert totals["size_bytes"] == topic["size_bytes"] > 0
 
 
+async def test_what_the_deployment_survives() -> None:
+    """Two brokers and two stores, on one disk: as the scene has it."""
+    shown = await scene()
+    document = await shown.document(shown.first)
+    told = {each["failure"]: each["verdict"] for each in document["survives"]}
+    assert (told["broker lost"], told["disk failed"]) == ("goes on", "waits")
+    assert all(each["what"] for each in document["survives"])
+
+
 async def test_a_part_of_them() -> None:
     shown = await scene()
     document = await shown.document(shown.first, prefix="events", skip=1, top=2)
