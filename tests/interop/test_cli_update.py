@@ -18,7 +18,7 @@ from twinbus.cli.arguments import CONNECTION_STRING
 from twinbus.cli.main import main
 from twinbus.testing.server import ServerProcess
 
-pytestmark = [pytest.mark.proves("M-9"), pytest.mark.feature("cli.messages")]
+pytestmark = [pytest.mark.proves("M-9"), pytest.mark.feature("entity.queues", "entity.topics")]
 
 
 KEY = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LTEyMzQ="
