@@ -1,8 +1,9 @@
 """What a failed send means: every error that the SDK raises, under both policies (P-7, P-8).
 
-By the time an error arrives here the SDK has used up its own retries.  The table is complete: a
-test fails when the SDK gets an exception that is not in it.  Nothing here has a state; what a
-verdict does to an entity is failover.py.
+By the time an error arrives here the SDK has used up its own retries, but for server-busy, which
+comes at once (blocking/_busy.py): the quiet that it asks for is the pair's to keep.  The table is
+complete: a test fails when the SDK gets an exception that is not in it.  Nothing here has a state;
+what a verdict does to an entity is failover.py.
 """
 
 from enum import Enum

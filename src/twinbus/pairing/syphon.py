@@ -38,7 +38,7 @@ from twinbus.pairing.events import Event, SyphonProgress, SyphonResting
 from twinbus.pairing.held import Held, SentBefore
 from twinbus.pairing.options import RestoredTimeToLive
 from twinbus.pairing.producer_keys import block_of
-from twinbus.pairing.rests import Backoff, Rests
+from twinbus.pairing.rests import BUSY_REST_S, Backoff, Rests
 from twinbus.pairing.rewriting import Restored, encoded_size, restore
 from twinbus.pairing.rules import DAMAGED
 from twinbus.pairing.steps import Complete, DeadLetter, Flow, Pause, Receive, SendRestored
@@ -152,7 +152,8 @@ class Syphon:
             try:
                 received = yield Receive(queue, CYCLE_COUNT_MAX, wait_s)
             except Exception as error:  # noqa: BLE001 - the backlog may be down like any other
-                rest_s = backoff.next()
+                is_busy = verdict_of(error, "documented") is Verdict.BUSY
+                rest_s = backoff.next(BUSY_REST_S if is_busy else 0.0)
                 self._events.append(SyphonResting(queue, error, rest_s))
                 yield Pause(rest_s)
                 continue

@@ -29,6 +29,9 @@ class Acting:
     def _open(self, timeout: float | None = None) -> None:
         """It is."""
 
+    def _handle_exception(self, exception: BaseException) -> BaseException:
+        return exception
+
     def send_messages(self, message: object, *, timeout: float) -> None:
         self.timeouts.append(timeout)
         error = self._acts.pop(0)
@@ -104,6 +107,9 @@ class ActingAsync:
 
     async def __aenter__(self) -> Self:
         return self
+
+    async def _handle_exception(self, exception: BaseException) -> BaseException:
+        return exception
 
     async def create_message_batch(self) -> Any:
         class Batch:

@@ -14,6 +14,7 @@ from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
 
+from twinbus.pairing.aio._busy import raise_busy
 from twinbus.pairing.aio._watch import Watch
 from twinbus.pairing.batch import of_sender
 from twinbus.pairing.classification import is_broken_by
@@ -189,6 +190,7 @@ class SteadySender:
 
     async def _open(self) -> ServiceBusSender:
         sdk, self._first = self._first or self._make(), None
+        raise_busy(sdk)
         try:
             async with asyncio.timeout(OPEN_S_MAX):
                 await sdk.__aenter__()

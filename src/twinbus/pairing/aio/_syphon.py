@@ -6,11 +6,14 @@ queue, replaced when it breaks, and a sender for each path, shared by the tasks.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
+from azure.servicebus.exceptions import ServiceBusServerBusyError
 
+from twinbus.pairing.aio._busy import raise_busy
 from twinbus.pairing.aio._running import run
 from twinbus.pairing.aio._steady import LATE_S_MAX, Closing, SteadySender, close_in_time
 from twinbus.pairing.classification import is_broken_by
@@ -49,11 +52,17 @@ class BacklogReceiver:
             raise
         return received
 
+    async def show(self) -> None:
+        """That the queue can be received from."""
+        with suppress(ServiceBusServerBusyError):  # it is there; the flow rests and asks again
+            await self.open()
+
     async def open(self) -> ServiceBusReceiver:
         if self._is_broken:
             await self.close()
         if self._sdk is None:
             self._sdk = self._client.get_queue_receiver(self._queue)
+            raise_busy(self._sdk)
         try:
             async with asyncio.timeout(OPEN_S_MAX):
                 return await self._sdk.__aenter__()
@@ -139,7 +148,7 @@ class RunningSyphon:
         them, why is raised.
         """
         self._receivers = {queue: BacklogReceiver(self._secondary, queue) for queue in queues}
-        opening = (receiver.open() for receiver in self._receivers.values())
+        opening = (receiver.show() for receiver in self._receivers.values())
         opened = await asyncio.gather(*opening, return_exceptions=True)
         found = zip(queues, opened, strict=True)
         errors = {queue: each for queue, each in found if isinstance(each, BaseException)}

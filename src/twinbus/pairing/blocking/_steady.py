@@ -14,6 +14,7 @@ from azure.servicebus import ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.clock import monotonic_s
+from twinbus.pairing.blocking._busy import raise_busy
 from twinbus.pairing.blocking._opening import HANG_S_MAX, Opening
 from twinbus.pairing.classification import is_broken_by
 from twinbus.pairing.client import CLOSE_S_MAX, OPEN_S_MAX
@@ -71,7 +72,7 @@ class SteadySender:
         self._closing = closing
         self._mutex = threading.Lock()
         self._sdk = first
-        self._opening = None if first is None else Opening(first)
+        self._opening = None if first is None else _prepared(first)
 
     def send(self, outgoing: Any, timeout_s: float) -> None:
         # Mostly nobody else is sending, and the SDK's sender is there: then no time has passed.
@@ -145,7 +146,7 @@ class SteadySender:
         sdk = self._sdk
         if sdk is None:
             sdk = self._sdk = self._make()
-            self._opening = Opening(sdk)
+            self._opening = _prepared(sdk)
         return sdk
 
     def _batch_bytes(self, sdk: ServiceBusSender, timeout_s: float) -> int:
@@ -161,3 +162,9 @@ class SteadySender:
     def _is_opening(self) -> bool:
         """An opening that hangs is waited for by the next send, too, but not for ever."""
         return self._opening is not None and 0.0 < self._opening.hangs_for_s < HANG_S_MAX
+
+
+def _prepared(sdk: ServiceBusSender) -> Opening:
+    """The SDK's sender is new: it gets to behave as a pair needs it."""
+    raise_busy(sdk)
+    return Opening(sdk)

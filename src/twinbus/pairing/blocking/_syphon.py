@@ -6,11 +6,14 @@ queue, replaced when it breaks, and a sender for each path, shared by the thread
 
 import threading
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any
 
 from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusReceiver
+from azure.servicebus.exceptions import ServiceBusServerBusyError
 
 from twinbus.clock import monotonic_s
+from twinbus.pairing.blocking._busy import raise_busy
 from twinbus.pairing.blocking._opening import Opening
 from twinbus.pairing.blocking._running import run
 from twinbus.pairing.blocking._steady import Closing, SteadySender
@@ -181,7 +184,8 @@ class _Worker:
 
     def _live(self) -> None:
         try:
-            self._open_receiver().__enter__()
+            with suppress(ServiceBusServerBusyError):  # it is there; the flow rests and asks again
+                self._open_receiver().__enter__()
         except Exception as error:  # noqa: BLE001 - for the one who waits
             self.error = error
             self._drop_receiver()
@@ -220,6 +224,7 @@ class _Worker:
     def _open_receiver(self) -> ServiceBusReceiver:
         if self._receiver is None:
             self._receiver = self._syphon.new_receiver(self.queue)
+            raise_busy(self._receiver)
             self._opening = Opening(self._receiver)
         return self._receiver
 
