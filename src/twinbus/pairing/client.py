@@ -6,12 +6,14 @@ its lock does nothing.
 
 import datetime as dt
 import random
+import warnings
 from collections.abc import Callable, MutableSet
 from contextlib import AbstractContextManager
 from typing import Any, Final, Generic, TypeVar
 
 from twinbus.pairing.core import Pairing, PairSettings
 from twinbus.pairing.coupling import Coupling, Side
+from twinbus.pairing.errors import PairFaultedError
 from twinbus.pairing.events import Event, PairingStatus
 from twinbus.pairing.fitness import FoundQueues
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
@@ -22,6 +24,15 @@ SETUP_S_MAX: Final = 60.0  # for links to the secondary to open
 OPEN_S_MAX: Final = 60.0  # a link that takes longer is not coming any more
 # Closing says good-bye to the peer, which may be gone without a word.
 CLOSE_S_MAX: Final = 5.0
+
+LINK_METHODS: Final = (
+    "get_queue_sender",
+    "get_topic_sender",
+    "get_queue_receiver",
+    "get_subscription_receiver",
+    "list_queue_sessions",
+    "list_subscription_sessions",
+)
 
 Sender = TypeVar("Sender")
 Receiver = TypeVar("Receiver")
@@ -69,20 +80,21 @@ class PairedClientBase(Generic[Sender, Receiver, Sessions]):
         self._backlog_limit_bytes = 0
         self._is_closed = False
         self._closed_sides: set[Side] = set()  # whose client somebody else has closed
-        self._hooks: list[CloseHookBase] = []
+        self._hooks: list[MethodHook] = []
 
     # --- links --------------------------------------------------------------------------------
 
     def get_queue_sender(self, queue_name: str, **settings: Any) -> Sender:
         """Keywords are those of the SDK's `get_queue_sender`."""
-        return self._sender(_maker(self.primary.get_queue_sender, queue_name, settings))
+        return self._sender("get_queue_sender", queue_name, settings)
 
     def get_topic_sender(self, topic_name: str, **settings: Any) -> Sender:
         """Keywords are those of the SDK's `get_topic_sender`."""
-        return self._sender(_maker(self.primary.get_topic_sender, topic_name, settings))
+        return self._sender("get_topic_sender", topic_name, settings)
 
     def get_queue_receiver(self, queue_name: str, **settings: Any) -> Receiver:
         """The primary's own: messages are received from the primary only."""
+        self._check_live()
         receiver: Receiver = self.primary.get_queue_receiver(queue_name, **settings)
         return receiver
 
@@ -90,11 +102,13 @@ class PairedClientBase(Generic[Sender, Receiver, Sessions]):
         self, topic_name: str, subscription_name: str, **settings: Any
     ) -> Receiver:
         """The primary's own."""
+        self._check_live()
         get: Callable[..., Receiver] = self.primary.get_subscription_receiver
         return get(topic_name, subscription_name, **settings)
 
     def list_queue_sessions(self, queue_name: str, **settings: Any) -> Sessions:
         """The primary's own."""
+        self._check_live()
         sessions: Sessions = self.primary.list_queue_sessions(queue_name, **settings)
         return sessions
 
@@ -102,6 +116,7 @@ class PairedClientBase(Generic[Sender, Receiver, Sessions]):
         self, topic_name: str, subscription_name: str, **settings: Any
     ) -> Sessions:
         """The primary's own."""
+        self._check_live()
         list_sessions: Callable[..., Sessions] = self.primary.list_subscription_sessions
         return list_sessions(topic_name, subscription_name, **settings)
 
@@ -114,24 +129,34 @@ class PairedClientBase(Generic[Sender, Receiver, Sessions]):
 
     def force_failover(self, entity: str | None = None) -> None:
         """Send to the backlog from now on; without a name: all entities used so far."""
+        self._check_live()
         with self._lock:
             self._pairing.force_failover(entity)
         self._dispatch()
 
     def force_failback(self, entity: str | None = None) -> None:
         """Send to the primary from now on; without a name: all entities used so far."""
+        self._check_live()
         with self._lock:
             self._pairing.force_failback(entity)
         self._dispatch()
 
     # --- for the shells -----------------------------------------------------------------------
 
-    def _sender(self, make: Callable[[str | None], Any]) -> Sender:
-        """A paired sender; `make` gives the SDK's, with the client identifier of another."""
+    def _check_live(self) -> None:
         with self._lock:
-            self._pairing.check()
+            self._pairing.check()  # that the pair is over says more
             if self._is_closed:
                 raise ValueError("The paired client has already been closed.")
+
+    def _sender(self, method: str, entity: str, settings: dict[str, Any]) -> Sender:
+        self._check_live()
+
+        def make(client_identifier: str | None) -> Any:
+            """The SDK's, with the client identifier of another if it replaces that one."""
+            more = {} if client_identifier is None else {"client_identifier": client_identifier}
+            return _unhooked(getattr(self.primary, method))(entity, **{**settings, **more})
+
         shared = Shared(
             self._pairing,
             self._lock,
@@ -155,11 +180,10 @@ class PairedClientBase(Generic[Sender, Receiver, Sessions]):
         self.options.note_backlog_queues(len(in_use))
 
     def _backlog_sender(self, queue: str) -> Any:
-        return self.secondary.get_queue_sender(queue)
+        return bare_sender(self.secondary, queue)
 
     def _ping_link(self, entity: str) -> Any:
-        # A queue's sender reaches a topic just as well: only the path counts.
-        return self._new_link(lambda: self.primary.get_queue_sender(entity), self._closing)
+        return self._new_link(lambda: bare_sender(self.primary, entity), self._closing)
 
     def _note_fault(self, reason: str, client: str | None) -> bool:
         """Is the pair over?  Not yet if it is one client's fault: the other has time to follow."""
@@ -168,10 +192,17 @@ class PairedClientBase(Generic[Sender, Receiver, Sessions]):
                 self._coupling.faulted(Side(client), reason, self._now())
             self._background.wake()
             return False
+        self._fault(reason)
+        return True
+
+    def _fault(self, reason: str) -> None:
+        """The pair is over: it refuses from now on, and so do both of its clients."""
         with self._lock:
             self._pairing.fault(reason)
+        if not self._is_closed:  # else they are somebody else's again
+            for client in (self.primary, self.secondary):
+                fault_client(client, reason)
         self._dispatch()
-        return True
 
     def _note_closed(self, side: Side) -> bool:
         """Somebody closes one of the SDK clients.  Are both closed now?"""
@@ -188,9 +219,11 @@ class PairedClientBase(Generic[Sender, Receiver, Sessions]):
 
     def _hook(self, hook: "type[CloseHookBase]") -> None:
         """From now on what is done to the clients and the options is noticed."""
+        noticed = BareSenderWarning(self.fully_qualified_namespace)
         self._hooks = [
             hook(self.primary, lambda: self._client_closed(Side.PRIMARY)),
             hook(self.secondary, lambda: self._client_closed(Side.SECONDARY)),
+            *(SenderHook(self.primary, name, noticed) for name in LINK_METHODS[:2]),
         ]
         self.options.watch(self._take_ping_interval)
         self._take_ping_interval()  # it may have been set since the pairing was made
@@ -216,32 +249,105 @@ class PairedClientBase(Generic[Sender, Receiver, Sessions]):
         raise NotImplementedError
 
 
-class CloseHookBase:
+class MethodHook:
+    """Stands in for a method of one SDK client, until it is removed."""
+
+    def __init__(self, client: Any, name: str) -> None:
+        self.original = getattr(client, name)
+        self._client = client
+        self._name = name
+        self._is_first = name not in vars(client)  # else another pair has hooked it before
+        self._is_on = True
+        setattr(client, name, self)
+
+    def remove(self) -> None:
+        self._is_on = False  # it stays where another pair has hooked the client since
+        if vars(self._client).get(self._name) is not self:
+            return
+        if self._is_first:
+            delattr(self._client, self._name)
+        else:
+            setattr(self._client, self._name, self.original)
+
+
+class CloseHookBase(MethodHook):
     """Notices that somebody closes an SDK client: the SDK tells nobody."""
 
     def __init__(self, client: Any, closing: Callable[[], Any]) -> None:
-        self._client = client
-        self._close = client.close
-        self._is_first = "close" not in vars(client)  # else another pair has hooked it before
-        self._closing: Callable[[], Any] | None = closing
-        client.close = self
+        super().__init__(client, "close")
+        self._closing = closing
 
-    def remove(self) -> None:
-        self._closing = None  # it stays where another pair has hooked the client since
-        if vars(self._client).get("close") is not self:
+
+class SenderHook(MethodHook):
+    """Notices that somebody makes a sender of the bare primary client."""
+
+    def __init__(self, client: Any, name: str, noticed: Callable[[], None]) -> None:
+        super().__init__(client, name)
+        self._noticed = noticed
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        if self._is_on:
+            self._noticed()
+        return _unhooked(self.original)(*arguments, **settings)
+
+
+class BareSenderWarning:
+    """Told once for each pair: who has read it needs no second one."""
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._is_told = False
+
+    def __call__(self) -> None:
+        if self._is_told:
             return
-        if self._is_first:
-            del self._client.close
-        else:
-            self._client.close = self._close
+        self._is_told = True
+        warnings.warn(
+            f"This sender is not covered by the pair of {self._namespace}: it was made from the "
+            "bare primary client, so in an outage its sends fail and nothing goes to the backlog. "
+            "Get senders from the client that pair_namespace() has returned.",
+            stacklevel=3,  # whoever has asked for the sender
+        )
 
 
-def _maker(
-    get: Callable[..., Any], entity: str, settings: dict[str, Any]
-) -> Callable[[str | None], Any]:
-    def make(client_identifier: str | None) -> Any:
-        if client_identifier is None:
-            return get(entity, **settings)
-        return get(entity, **{**settings, "client_identifier": client_identifier})
+def bare_sender(client: Any, path: str) -> Any:
+    """A sender of an SDK client for the pair's own use: no warning.
 
-    return make
+    A queue's sender reaches a topic just as well: only the path counts.
+    """
+    return _unhooked(client.get_queue_sender)(path)
+
+
+def _unhooked(method: Any) -> Any:
+    while isinstance(method, SenderHook):
+        method = method.original
+    return method
+
+
+class FaultHook(MethodHook):
+    """For good: the SDK's client would open new links even after it was closed."""
+
+    def __init__(self, client: Any, name: str, reason: str) -> None:
+        super().__init__(client, name)
+        self.reason = reason
+
+    def __call__(self, *_arguments: Any, **_settings: Any) -> Any:
+        raise PairFaultedError(
+            f"This client belongs to a pair that is over: {self.reason}. "
+            "Make new clients, and a new pair of them."
+        )
+
+
+def fault_client(client: Any, reason: str) -> None:
+    """From now on it refuses to make senders and receivers."""
+    for name in LINK_METHODS:
+        if hasattr(client, name) and not isinstance(getattr(client, name), FaultHook):
+            FaultHook(client, name, reason)
+
+
+def check_not_faulted(*clients: Any) -> None:
+    """`PairFaultedError` if one of them was in a pair that has faulted."""
+    for client in clients:
+        method = client.get_queue_sender
+        if isinstance(method, FaultHook):
+            method()

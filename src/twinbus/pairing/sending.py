@@ -21,6 +21,7 @@ from twinbus.pairing.core import Pairing
 from twinbus.pairing.errors import (
     BacklogMessageSizeExceededError,
     BacklogUnavailableError,
+    PairFaultedError,
     PairingError,
     PingRefusedError,
 )
@@ -354,8 +355,8 @@ def _to_some_queue(
         try:
             timeout_s = call.of_a_try_s(bool(others), BACKLOG_TRY_S_MIN)
             yield SendToBacklog(queue, messages, timeout_s)
-        except (ValueError, TypeError):  # size errors among them: no queue would take it
-            raise
+        except (ValueError, TypeError, PairFaultedError):
+            raise  # size errors among them: no queue would take it
         except Exception as error:  # noqa: BLE001 - whatever it was, the queue did not take them
             tried[queue] = error
             rotation.lost(queue, error, pairing.now())

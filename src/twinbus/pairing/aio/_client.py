@@ -21,7 +21,7 @@ from twinbus.pairing.aio._setup import find_backlog_queues, open_backlog, open_s
 from twinbus.pairing.aio._steady import Closing, SteadySender, close_in_time
 from twinbus.pairing.aio._syphon import RunningSyphon
 from twinbus.pairing.blocking._posting import Post, posts_of, report_now, utc_now
-from twinbus.pairing.client import CloseHookBase, PairedClientBase
+from twinbus.pairing.client import CloseHookBase, PairedClientBase, check_not_faulted
 from twinbus.pairing.coupling import Side
 from twinbus.pairing.events import Callback
 from twinbus.pairing.fitness import FoundQueues
@@ -48,6 +48,7 @@ async def pair_namespace(
             primary = ServiceBusClient.from_connection_string(primary)
             opened.push_async_callback(primary.close)
         manager, secondary = open_secondary(options, opened)
+        check_not_faulted(primary, secondary)
         primary_name = primary_name_in(options, primary, secondary)
         found = await find_backlog_queues(manager, primary_name, options.backlog_queues_wanted)
         paired = PairedServiceBusClient(primary, secondary, options, found, posts)
@@ -101,6 +102,7 @@ class PairedServiceBusClient(
         return await pair_namespace(primary, made)
 
     async def __aenter__(self) -> Self:
+        self._check_live()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -194,7 +196,7 @@ class PairedServiceBusClient(
         await asyncio.gather(self._syphoning.stop(), *senders)
 
     def _fault_partner(self, side: Side) -> None:
-        self._pairing.fault(self._partner_fault(side))
+        self._fault(self._partner_fault(side))
         self._begin_end()  # nobody waits here: it is the background that is called, and ended
 
     async def _close_senders(self) -> None:
@@ -203,6 +205,6 @@ class PairedServiceBusClient(
 
 class CloseHook(CloseHookBase):
     async def __call__(self) -> None:
-        if self._closing is not None:
+        if self._is_on:
             await self._closing()
-        await self._close()
+        await self.original()

@@ -17,7 +17,7 @@ from twinbus.pairing.aio._busy import raise_busy
 from twinbus.pairing.aio._running import run
 from twinbus.pairing.aio._steady import LATE_S_MAX, Closing, SteadySender, close_in_time
 from twinbus.pairing.classification import is_broken_by
-from twinbus.pairing.client import OPEN_S_MAX
+from twinbus.pairing.client import OPEN_S_MAX, bare_sender
 from twinbus.pairing.fitness import none_left
 from twinbus.pairing.log_lines import LOGGER
 from twinbus.pairing.parcels import as_outgoing
@@ -221,8 +221,7 @@ class RunningSyphon:
     def _sender(self, path: str) -> SteadySender:
         sender = self._senders.pop(path, None)
         if sender is None:
-            # A queue's sender reaches a topic just as well: only the path counts.
-            sender = SteadySender(lambda: self._primary.get_queue_sender(path), self._closing)
+            sender = SteadySender(lambda: bare_sender(self._primary, path), self._closing)
         self._senders[path] = sender  # the one used last stands last
         if len(self._senders) > PATH_COUNT_MAX:
             self._closing.begin(self._senders.pop(next(iter(self._senders))).rest())

@@ -23,7 +23,7 @@ from twinbus.pairing.blocking._sender import PairedSender
 from twinbus.pairing.blocking._setup import find_backlog_queues, open_backlog, open_secondary
 from twinbus.pairing.blocking._steady import Closing, SteadySender
 from twinbus.pairing.blocking._syphon import BlockingSyphon
-from twinbus.pairing.client import SETUP_S_MAX, CloseHookBase, PairedClientBase
+from twinbus.pairing.client import SETUP_S_MAX, CloseHookBase, PairedClientBase, check_not_faulted
 from twinbus.pairing.coupling import Side
 from twinbus.pairing.events import Callback
 from twinbus.pairing.fitness import FoundQueues
@@ -50,6 +50,7 @@ def pair_namespace(
             primary = ServiceBusClient.from_connection_string(primary)
             opened.callback(primary.close)
         manager, secondary = open_secondary(options, opened)
+        check_not_faulted(primary, secondary)
         primary_name = primary_name_in(options, primary, secondary)
         found = find_backlog_queues(manager, primary_name, options.backlog_queues_wanted)
         paired = PairedServiceBusClient(primary, secondary, options, found, posts)
@@ -105,6 +106,7 @@ class PairedServiceBusClient(PairedClientBase[PairedSender, ServiceBusReceiver, 
         return pair_namespace(primary, made)
 
     def __enter__(self) -> Self:
+        self._check_live()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -206,7 +208,6 @@ class PairedServiceBusClient(PairedClientBase[PairedSender, ServiceBusReceiver, 
 
 class CloseHook(CloseHookBase):
     def __call__(self) -> None:
-        closing = self._closing
-        if closing is not None:
-            closing()
-        self._close()
+        if self._is_on:
+            self._closing()
+        self.original()

@@ -18,7 +18,7 @@ from twinbus.pairing.blocking._opening import Opening
 from twinbus.pairing.blocking._running import run
 from twinbus.pairing.blocking._steady import Closing, SteadySender
 from twinbus.pairing.classification import is_broken_by
-from twinbus.pairing.client import CLOSE_S_MAX
+from twinbus.pairing.client import CLOSE_S_MAX, bare_sender
 from twinbus.pairing.fitness import none_left
 from twinbus.pairing.log_lines import LOGGER
 from twinbus.pairing.parcels import as_outgoing
@@ -130,7 +130,7 @@ class BlockingSyphon:
         with self._lock:
             found = self._senders.pop(path, None)
             if found is None:
-                found = SteadySender(lambda: self._primary.get_queue_sender(path), self._closing)
+                found = SteadySender(lambda: bare_sender(self._primary, path), self._closing)
             self._senders[path] = found  # the one used last stands last
             if len(self._senders) > PATH_COUNT_MAX:
                 oldest = self._senders.pop(next(iter(self._senders)))
