@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from bench import tools
 from bench.brokers import Twinbus
-from bench.paired_servers import QUEUE
+from bench.paired_servers import NAME, QUEUE
 from bench.pairing import backlog_queues, create_backlog, fill
 from bench.pipeline_costs import Pair, median, rates_of, spread, timed
 from bench.pipeline_reads import PARTITION_COUNT, show_reads
@@ -121,6 +121,7 @@ def syphon(
         "primary": primary.connection_string,
         "secondary": secondary.connection_string,
         "queues": ",".join(backlog_queues()),
+        "primaryName": NAME,
     }
     settings = SyphonSettings(source, str(checkpoint), is_once=True)
     start_syphon(spark, settings, lambda rows: None).awaitTermination()

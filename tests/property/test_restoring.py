@@ -23,7 +23,7 @@ from twinbus.amqp.decoding import decode_whole, skip_within
 from twinbus.amqp.types import Array
 from twinbus.message.sections import DELIVERY_ANNOTATIONS, HEADER, PROPERTIES, Entries
 from twinbus.pairing.errors import UnrestorableMessageError
-from twinbus.pairing.rewriting import restore, rewrite
+from twinbus.pairing.rewriting import mark_of, restore, rewrite
 from twinbus.pairing.rules import (
     BODY,
     EXPIRED,
@@ -33,7 +33,7 @@ from twinbus.pairing.rules import (
     SCHEDULED_TIME,
     TYPES,
 )
-from twinbus.pipeline.syphon.restoring import restore_bytes
+from twinbus.pipeline.syphon.restoring import mark_in, restore_bytes
 
 pytestmark = pytest.mark.proves("P-11", "D-2")
 
@@ -53,10 +53,12 @@ WAITS_MS = (-300_000, 0, 60_000, HOUR_MS, 2 * HOUR_MS, 102 * 24 * HOUR_MS)
 
 @pytest.mark.proves("P-11", "D-2")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("key", [None, "p~3/9"])
-def test_both_ways_come_to_the_same_for_every_kind(kind: str, key: str | None) -> None:
+@pytest.mark.parametrize(("key", "primary"), [(None, None), ("p~3/9", "bus.example.com-5671")])
+def test_both_ways_come_to_the_same_for_every_kind(
+    kind: str, key: str | None, primary: str | None
+) -> None:
     """Of messages that a pair has rewritten."""
-    rewritten = rewrite(copy.deepcopy(KINDS[kind]), "some/path", key)
+    rewritten = rewrite(copy.deepcopy(KINDS[kind]), "some/path", key, primary)
     assert compare_everywhen(rewritten)
 
 
@@ -89,7 +91,7 @@ def test_every_rule_has_a_kind() -> None:
     """So a new row of the table needs a message that shows it."""
     seen: set[str] = set()
     for kind in KINDS.values():
-        given = rewrite(copy.deepcopy(kind), "q", "p~3/9").application_properties or {}
+        given = rewrite(copy.deepcopy(kind), "q", "p~3/9", "one").application_properties or {}
         seen |= {str(name) for name in given}
         seen |= json.loads(given.get(TYPES, "{}")).keys()
     assert seen >= {*RESERVED, *NOTED_FIELDS, *NOTED_MAPS, BODY}
@@ -145,6 +147,7 @@ def compare_everywhen(message: AmqpAnnotatedMessage) -> bool:
 def compare(waiting: bytes, mode: Any, *, are_notes_right: bool = True) -> str:
     """By the SDK and by the bytes; the reason if both refuse it."""
     read = ServiceBusReceivedMessage.from_bytes(waiting).raw_amqp_message
+    assert mark_of(read) == mark_in(waiting)
     try:
         slow = restore(read, NOW, mode)
     except UnrestorableMessageError as error:
@@ -156,6 +159,7 @@ def compare(waiting: bytes, mode: Any, *, are_notes_right: bool = True) -> str:
         return str(error.reason)
     fast = restore_bytes(waiting, NOW_MS, mode)
     assert (fast.number, fast.path, fast.key) == (7, slow.path, slow.key)
+    assert fast.primary == slow.primary == mark_of(read)
     assert (fast.session_id, fast.partition_key) == (slow.session_id, slow.partition_key)
     if are_notes_right:
         assert portrait(fast.data) == portrait(encoded(slow.message))

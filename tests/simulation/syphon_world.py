@@ -28,13 +28,23 @@ from twinbus.pairing.core import PairSettings
 from twinbus.pairing.events import Event
 from twinbus.pairing.producer_keys import STAMP
 from twinbus.pairing.rewriting import rewrite
-from twinbus.pairing.steps import Complete, DeadLetter, Flow, Pause, Receive, SendRestored, Step
+from twinbus.pairing.steps import (
+    Abandon,
+    Complete,
+    DeadLetter,
+    Flow,
+    Pause,
+    Peek,
+    Receive,
+    SendRestored,
+    Step,
+)
 from twinbus.pairing.syphon import Syphon
 from twinbus.pairing.value_types import text_of
 
 START_UTC = dt.datetime(2026, 11, 15, tzinfo=dt.UTC)
 LOCK_S = 60.0
-SETTINGS = PairSettings(primary="one", secondary="two")
+SETTINGS = PairSettings(primary="one", secondary="two", primary_name="backlog")
 
 
 def message(body: str, session_id: str | None = None) -> AmqpAnnotatedMessage:
@@ -54,6 +64,7 @@ class BacklogQueue:
         self.messages: dict[int, Stored] = {}
         self.dead: dict[int, tuple[str, str]] = {}
         self.receives = 0
+        self.peeks = 0
         self.last_number = 0
         self.error: Exception | None = None
 
@@ -75,6 +86,16 @@ class BacklogQueue:
         for each in free:
             each.locked_until = now + LOCK_S
         return [each.received for each in free]
+
+    def peek(self, first: int, count: int) -> list[ServiceBusReceivedMessage]:
+        numbers = sorted(number for number in self.messages if number >= first)[:count]
+        return [self.messages[number].received for number in numbers]
+
+    def abandon(self, received: ServiceBusReceivedMessage, now: float) -> None:
+        stored = self.messages.get(received.sequence_number or 0)
+        if stored is None or stored.locked_until <= now:
+            raise MessageLockLostError(message="lock lost")
+        stored.locked_until = now
 
     def settle(self, received: ServiceBusReceivedMessage, now: float) -> int:
         number = received.sequence_number or 0
@@ -138,13 +159,22 @@ class World:
         self._order = itertools.count()
         self._agenda: list[tuple[float, int, Callable[[], None]]] = []
         self._waiting: list[Process] = []
+        self._ended = 0  # flows
         self._keys = itertools.count(1)
 
     # --- setting up -----------------------------------------------------------------------
 
-    def put(self, queue: str, path: str, body: str, session_id: str | None = None) -> int:
-        key = f"producer/{next(self._keys)}"
-        number = self.queues[queue].put(rewrite(message(body, session_id), path, key), self.now)
+    def put(
+        self,
+        queue: str,
+        path: str,
+        body: str,
+        session_id: str | None = None,
+        mark: str | None = SETTINGS.identity.mark,
+    ) -> int:
+        """`mark` tells whose it is."""
+        waiting = rewrite(message(body, session_id), path, f"producer/{next(self._keys)}", mark)
+        number = self.queues[queue].put(waiting, self.now)
         self._wake(queue)
         return number
 
@@ -158,6 +188,11 @@ class World:
             process = Process(syphon, name, syphon.empty(name, until_empty))
             self._proceed(process, process.flow.__next__)
         return syphon
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a flow has ended for every queue."""
+        return self._ended == len(self.queues)
 
     def utc_now(self) -> dt.datetime:
         return START_UTC + dt.timedelta(seconds=self.now)
@@ -174,6 +209,7 @@ class World:
         try:
             process.step = resume()
         except StopIteration:
+            self._ended += 1
             return
         finally:
             self.events += process.syphon.take_events()
@@ -213,6 +249,14 @@ class World:
                 if path not in self.destinations:
                     raise MessagingEntityNotFoundError(message="not there")
                 return self.destinations[path].send(messages)
+            case Peek(queue, first, count_max, _):
+                self.queues[queue].peeks += 1
+                return self.queues[queue].peek(first, count_max)
+            case Abandon(queue, messages):
+                for each in messages:
+                    self.queues[queue].abandon(each, self.now)
+                self._wake(queue)
+                return None
             case Complete(queue, messages):
                 failed = []
                 for each in messages:

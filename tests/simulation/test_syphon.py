@@ -13,6 +13,7 @@ from azure.servicebus.exceptions import (
 )
 
 from tests.simulation.syphon_world import BacklogQueue, Destination, World, down
+from twinbus.pairing.events import StrangersLeft
 from twinbus.pairing.reasons import DESTINATION_NOT_FOUND, TOO_LARGE
 
 pytestmark = pytest.mark.proves("P-14", "P-15", "C-2")
@@ -23,7 +24,8 @@ SCHEDULES = range(2_000 if os.environ.get("TWINBUS_TEST_SIZE") == "nightly" else
 
 def world_of(queues: int, *paths: str, seed: int = 0) -> World:
     world = World(seed)
-    world.queues = {f"backlog/{index}": BacklogQueue() for index in range(queues)}
+    names = [f"backlog/x-servicebus-transfer/{index}" for index in range(queues)]
+    world.queues = {name: BacklogQueue() for name in names}
     world.destinations = {path: Destination() for path in paths}
     return world
 
@@ -42,12 +44,12 @@ def test_receives_of_idle_queues(hours: int, receives: int) -> None:
 def test_a_thousand_messages_in_one_go() -> None:
     world = world_of(1, "q")
     for number in range(1000):
-        world.put("backlog/0", "q", str(number))
+        world.put("backlog/x-servicebus-transfer/0", "q", str(number))
     syphon = world.start()
     world.run(10.0)
     assert [body for body, _ in world.destinations["q"].arrived] == [str(n) for n in range(1000)]
     assert world.destinations["q"].sends == 10
-    assert syphon.moved == {"backlog/0": 1000}
+    assert syphon.moved == {"backlog/x-servicebus-transfer/0": 1000}
 
 
 @pytest.mark.proves("P-14")
@@ -56,8 +58,8 @@ def test_a_destination_that_is_down_holds_up_nobody() -> None:
     world = world_of(1, "down", "up")
     world.destinations["down"].error = down()
     for number in range(2000):
-        world.put("backlog/0", "down", str(number))
-    world.put("backlog/0", "up", "at last")
+        world.put("backlog/x-servicebus-transfer/0", "down", str(number))
+    world.put("backlog/x-servicebus-transfer/0", "up", "at last")
     world.start()
     world.run(60.0)
     assert world.destinations["up"].arrived == [("at last", None)]
@@ -65,7 +67,7 @@ def test_a_destination_that_is_down_holds_up_nobody() -> None:
     world.destinations["down"].error = None
     world.run(600.0)
     assert len(world.destinations["down"].arrived) == 2000
-    assert not world.queues["backlog/0"].messages
+    assert not world.queues["backlog/x-servicebus-transfer/0"].messages
 
 
 def test_a_long_outage_is_cheap() -> None:
@@ -73,11 +75,11 @@ def test_a_long_outage_is_cheap() -> None:
     world = world_of(1, "q")
     world.destinations["q"].error = down()
     for number in range(50):
-        world.put("backlog/0", "q", str(number))
+        world.put("backlog/x-servicebus-transfer/0", "q", str(number))
     world.start()
     world.run(HOUR_S)
     assert world.destinations["q"].sends < 60
-    assert world.queues["backlog/0"].receives < 120
+    assert world.queues["backlog/x-servicebus-transfer/0"].receives < 120
 
 
 @pytest.mark.parametrize(
@@ -93,14 +95,14 @@ def test_nothing_is_dead_lettered_for_what_can_be_mended(error: Exception) -> No
     world = world_of(1, "q")
     world.destinations["q"].error = error
     for number in range(10):
-        world.put("backlog/0", "q", str(number))
+        world.put("backlog/x-servicebus-transfer/0", "q", str(number))
     world.start()
     world.run(HOUR_S)
-    assert len(world.queues["backlog/0"].messages) == 10
+    assert len(world.queues["backlog/x-servicebus-transfer/0"].messages) == 10
     world.destinations["q"].error = None
     world.run(HOUR_S + 300.0)
     assert len(world.destinations["q"].arrived) == 10
-    assert not world.queues["backlog/0"].dead
+    assert not world.queues["backlog/x-servicebus-transfer/0"].dead
 
 
 def trouble(world: World, destination: Destination, until: float) -> None:
@@ -207,7 +209,7 @@ def test_copies_do_happen() -> None:
         world = world_of(1, "q", seed=seed)
         world.crash_chance = 0.2
         for number in range(300):
-            world.put("backlog/0", "q", str(number))
+            world.put("backlog/x-servicebus-transfer/0", "q", str(number))
         world.start()
         world.run(3 * HOUR_S)
         copies += world.destinations["q"].copies
@@ -217,3 +219,78 @@ def test_copies_do_happen() -> None:
 
 def slow_at_times(chance: random.Random) -> Callable[[], float]:
     return lambda: chance.choice([0.01] * 9 + [25.0])
+
+
+# --- messages of other primaries ------------------------------------------------------------------
+
+OWN = "backlog/x-servicebus-transfer/0"
+SHARED = "old/x-servicebus-transfer/0"
+
+
+def strangers(world: World) -> list[StrangersLeft]:
+    return [event for event in world.events if isinstance(event, StrangersLeft)]
+
+
+@pytest.mark.proves("P-19")
+@pytest.mark.parametrize("name", [OWN, SHARED])
+def test_strangers_in_front_hold_up_nobody(name: str) -> None:
+    """However many there are; they stay as they are, and are reported once."""
+    world = world_of(1, "q")
+    world.queues = {name: BacklogQueue()}
+    for number in range(3_000):
+        world.put(name, "q", f"stranger {number}", mark="another")
+    for number in range(10):
+        world.put(name, "q", str(number))
+    world.start()
+    world.run(120.0)
+    assert [body for body, _ in world.destinations["q"].arrived] == [str(n) for n in range(10)]
+    world.run(HOUR_S)
+    world.put(name, "q", "late")
+    world.run(2 * HOUR_S)
+    assert world.destinations["q"].arrived[-1] == ("late", None)
+    assert len(world.destinations["q"].arrived) == 11
+    assert len(world.queues[name].messages) == 3_000
+    assert not world.queues[name].dead
+    assert strangers(world) == [StrangersLeft(name, "another", 3_000)]
+
+
+@pytest.mark.proves("P-19")
+def test_what_is_nobodys_here_is_not_locked() -> None:
+    """Its own syphon shall find it; and to look at it now and then costs little."""
+    world = world_of(1, "q")
+    world.queues = {SHARED: BacklogQueue()}
+    for number in range(7):
+        world.put(SHARED, "q", f"{number}", mark=None if number < 3 else "another")
+    world.start()
+    world.run(HOUR_S)
+    queue = world.queues[SHARED]
+    assert queue.receives == 0
+    assert queue.peeks < 40
+    assert strangers(world) == [StrangersLeft(SHARED, "", 3), StrangersLeft(SHARED, "another", 4)]
+    assert world.destinations["q"].arrived == []
+
+
+@pytest.mark.proves("P-19")
+def test_strangers_are_not_received_over_and_over() -> None:
+    """Each receive counts as a delivery, and their queue may have a limit."""
+    world = world_of(1, "q")
+    world.put(OWN, "q", "stranger", mark="another")
+    world.start()
+    world.run(24 * HOUR_S)
+    assert world.queues[OWN].receives <= 2
+
+
+@pytest.mark.proves("P-19")
+@pytest.mark.parametrize("name", [OWN, SHARED])
+def test_a_drain_ends_where_only_strangers_are_left(name: str) -> None:
+    world = world_of(1, "q")
+    world.queues = {name: BacklogQueue()}
+    for number in range(250):
+        world.put(name, "q", str(number), mark="another" if number % 2 else "backlog")
+    world.start(until_empty=True)
+    world.run(60.0)
+    assert world.is_over
+    assert len(world.destinations["q"].arrived) == len(world.queues[name].messages) == 125
+    assert strangers(world) == [StrangersLeft(name, "another", 125)]
+    locks = [each.locked_until for each in world.queues[name].messages.values()]
+    assert max(locks) < 10.0, "they are given back, not left locked"

@@ -109,6 +109,7 @@ class Stage:
             "primary": self.primary.connection_string,
             "secondary": self.secondary.connection_string,
             "queues": ",".join(self.backlog),
+            "primaryName": PAIR,
             **given,
         }
 

@@ -13,8 +13,9 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import EntityStatus
 from pyspark.sql import SparkSession
 
-from tests.crash.pairing_bus import VISITS, transfer_queue
+from tests.crash.pairing_bus import ORDERS, VISITS, transfer_queue
 from tests.interop.administration import connect
+from tests.interop.pairs import take
 from tests.spark.syphon_stage import PAIR, Stage, create_entities, dead_letters
 from twinbus.cli.main import main
 from twinbus.client.meter import MeterClient
@@ -118,6 +119,23 @@ def test_a_backlog_of_every_kind_goes_home(
     assert after[1]["management"] - before[1]["management"] < COUNT / 10
     kept = spark.read.parquet(str(tmp_path / "ledger")).groupBy("outcome").sum("count").collect()
     assert {row[0]: row[1] for row in kept} == {"moved": COUNT, "dead_lettered": 6}
+
+
+@pytest.mark.proves("P-19", "D-2")
+def test_messages_of_another_primary_are_left(
+    spark: SparkSession, primary: ServerProcess, secondary: ServerProcess, tmp_path: Path
+) -> None:
+    """Also in the queue of this one; it says whose they are, and ends."""
+    stage = Stage(primary, secondary)
+    stage.fill(COUNT)
+    plain = ServiceBusMessage("x").raw_amqp_message
+    put(stage, 0, *(rewrite(plain, ORDERS, f"other/{n}", "another") for n in range(1, 4)))
+    totals = Run(spark, stage, tmp_path, patience="5").wait()
+    assert stage.broken_promises() == {}
+    assert (totals.moved_count, totals.dead_letter_count) == (COUNT, 0)
+    assert totals.left == {(stage.backlog[0], "belongs to another"): 3}
+    assert len(take(secondary, stage.backlog[0])) == 3  # other tests use this queue, too
+    assert stage.waiting() == 0
 
 
 @pytest.mark.proves("D-2")

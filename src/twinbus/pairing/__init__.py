@@ -37,6 +37,7 @@ from twinbus.pairing.events import (
     PairingStatus,
     PingFailed,
     State,
+    StrangersLeft,
     SyphonProgress,
     SyphonResting,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "PingRefusedError",
     "SendAvailabilityPairedNamespaceOptions",
     "State",
+    "StrangersLeft",
     "SyphonProgress",
     "SyphonResting",
     "pair_namespace",

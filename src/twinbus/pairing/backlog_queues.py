@@ -17,6 +17,7 @@ from azure.core.exceptions import (
 )
 
 from twinbus.pairing.fitness import FoundQueues, judge
+from twinbus.pairing.primary import Primary, prefix_of
 from twinbus.pairing.steps import CreateQueue, Flow, ListQueues, Pause
 
 # The largest time span of Microsoft's clients; entities with it never expire anything.
@@ -33,10 +34,6 @@ CREATE_TRIES: Final = 3
 CREATE_PAUSE_S: Final = 30.0
 
 _LATER_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
-
-
-def prefix_of(primary_name: str) -> str:
-    return f"{primary_name}/x-servicebus-transfer/"
 
 
 def names_of(primary_name: str, count: int) -> list[str]:
@@ -71,6 +68,14 @@ def find_or_create(primary_name: str, count: int) -> Flow[FoundQueues]:
             if made is not None:
                 there[name.lower()] = made
     return judge(names, there)
+
+
+def find_old(primary: Primary) -> Flow[list[str]]:
+    """Queues that older versions have made for this primary, or for others of a like name."""
+    if primary.old_name is None:
+        return []
+    there = yield from _list()
+    return primary.old_queues(set(there))
 
 
 def _list() -> Flow[dict[str, Any]]:

@@ -56,6 +56,7 @@ class PairedClientBase(Generic[Sender, Receiver, Sessions]):
         secondary: Any,
         options: SendAvailabilityPairedNamespaceOptions,
         found: FoundQueues,
+        old_queues: list[str],
         lock: AbstractContextManager[Any],
         chance: random.Random,
         now: Callable[[], float],
@@ -74,7 +75,8 @@ class PairedClientBase(Generic[Sender, Receiver, Sessions]):
         for queue, error in found.unfit.items():
             self._pairing.rotation.leave_out(queue, error, now())
         self._fit = set(found.names) - set(found.unfit)
-        self._syphoned = found.syphoned if options.enable_syphon else []
+        # Senders use the queues; the syphon empties those of older versions, too.
+        self._syphoned = [*found.syphoned, *old_queues] if options.enable_syphon else []
         self._coupling = Coupling()
         self._syphon = Syphon(settings, now, utc_now)
         self._backlog_limit_bytes = 0

@@ -17,6 +17,7 @@ from twinbus.pairing.options import (
     RestoredTimeToLive,
     SendAvailabilityPairedNamespaceOptions,
 )
+from twinbus.pairing.primary import Primary, primary_of
 from twinbus.pairing.producer_keys import ProducerKeys
 from twinbus.pairing.rotation import BacklogRotation
 
@@ -33,6 +34,13 @@ class PairSettings:
     restored_time_to_live: RestoredTimeToLive = "original"
     send_timeout_s: float = 60.0  # of one try, where the caller gives no timeout
     producer_keys: bool = True
+    primary_name: str | None = None
+    adopt_unmarked: bool = False
+
+    @property
+    def identity(self) -> Primary:
+        """The primary as its backlog knows it."""
+        return primary_of(self.primary, self.primary_name, adopts_unmarked=self.adopt_unmarked)
 
     @classmethod
     def of(
@@ -47,6 +55,8 @@ class PairSettings:
             restored_time_to_live=options.restored_time_to_live,
             send_timeout_s=options.send_timeout_s,
             producer_keys=options.producer_keys,
+            primary_name=options.primary_name,
+            adopt_unmarked=options.adopt_unmarked,
         )
 
 
@@ -61,6 +71,7 @@ class Pairing:
         now: Callable[[], float],
     ) -> None:
         self.settings = settings
+        self.mark = settings.identity.mark  # on messages that go to the backlog
         self.chance = chance
         self.now = now  # seconds of a steady clock
         self._events: list[Event] = []
@@ -131,11 +142,17 @@ class Pairing:
             raise PairFaultedError(f"The pair is over: {self._fault}")
 
     def status(
-        self, syphon: Mapping[str, tuple[int, int, int]] | None = None, *, running: bool = False
+        self,
+        syphon: Mapping[str, tuple[int, int, int, int]] | None = None,
+        *,
+        running: bool = False,
     ) -> PairingStatus:
-        """`syphon`: what this process's syphon has moved, dead-lettered and holds, by queue."""
+        """`syphon`: what this process's has moved, dead-lettered, holds and leaves, by queue."""
         now = self.now()
         counts = syphon or {}
+        rotation = self.rotation
+        # Queues of older versions are only emptied.
+        queues = [*rotation.queues, *(each for each in counts if each not in rotation.queues)]
         return PairingStatus(
             primary=self.settings.primary,
             secondary=self.settings.secondary,
@@ -143,11 +160,11 @@ class Pairing:
             backlog_queues={
                 queue: BacklogQueueStatus(
                     queue,
-                    self.rotation.is_in_use(queue, now),
-                    self.rotation.last_error(queue),
-                    *counts.get(queue, (0, 0, 0)),
+                    queue in rotation.queues and rotation.is_in_use(queue, now),
+                    rotation.last_error(queue),
+                    *counts.get(queue, (0, 0, 0, 0)),
                 )
-                for queue in self.rotation.queues
+                for queue in queues
             },
             syphon_running=running,
             fault=self._fault,

@@ -75,6 +75,18 @@ class SyphonResting:
 
 
 @dataclass(frozen=True, slots=True)
+class StrangersLeft:
+    """A backlog queue has messages that are not this primary's, or may not be; they are left there.
+
+    Reported once for each queue and primary.
+    """
+
+    queue: str
+    primary: str  # the mark on them; empty: they have none
+    count: int  # when they were first met
+
+
+@dataclass(frozen=True, slots=True)
 class PairFaulted:
     reason: str
 
@@ -87,6 +99,7 @@ Event: TypeAlias = (
     | BacklogQueueLost
     | SyphonProgress
     | SyphonResting
+    | StrangersLeft
     | PairFaulted
 )
 Callback: TypeAlias = Callable[[Event], Any]
@@ -118,6 +131,7 @@ class BacklogQueueStatus:
     moved: int  # by this process's syphon
     dead_lettered: int
     held: int
+    strangers: int = 0  # another primary's, or perhaps so: left, when it was last looked at
 
 
 @dataclass(frozen=True, slots=True)

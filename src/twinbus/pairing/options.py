@@ -5,7 +5,6 @@ talks to a namespace.
 """
 
 import datetime as dt
-import ipaddress
 import math
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack
@@ -23,6 +22,7 @@ FAILOVER_INTERVAL_S_MAX: Final = 60 * 60.0
 PING_PRIMARY_INTERVAL_S_MIN: Final = 1.0
 PING_PRIMARY_INTERVAL_S_MAX: Final = 30 * 60.0
 SEND_TIMEOUT_S_MAX: Final = 60 * 60.0
+AMQPS_PORT: Final = 5671  # where nobody has named a port
 
 
 class PairedNamespaceOptions:
@@ -40,6 +40,7 @@ class OptionSettings(TypedDict, total=False):
     send_timeout: Seconds
     producer_keys: bool
     primary_name: str | None
+    adopt_unmarked: bool
     report: bool
 
 
@@ -69,6 +70,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         send_timeout: Seconds = 60,
         producer_keys: bool = True,
         primary_name: str | None = None,
+        adopt_unmarked: bool = False,
         report: bool = True,
     ) -> None:
         if secondary_manager is None or secondary_client is None:
@@ -87,6 +89,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
             raise ValueError(f"send_timeout must be above 0 s, at most {SEND_TIMEOUT_S_MAX:g} s.")
         self.enable_syphon = _switch("enable_syphon", enable_syphon)
         self.producer_keys = _switch("producer_keys", producer_keys)
+        self.adopt_unmarked = _switch("adopt_unmarked", adopt_unmarked)
         self.report = _switch("report", report)
         if policy not in {"documented", "legacy"}:
             raise ValueError(f"policy must be 'documented' or 'legacy', not {policy!r}.")
@@ -181,31 +184,9 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
         self._watchers.discard(watcher)
 
 
-def primary_name_of(namespace: str) -> str:
-    """The primary's name in the names of backlog queues: the first label of its host name.
-
-    IP addresses and `localhost` have no label that tells namespaces apart, so they use host and
-    port: several servers on one machine must not share backlog queues.
-    """
-    host, port = host_and_port(namespace)
-    if host == "localhost" or _is_address(host):
-        return _name("-".join([host.replace(":", "-"), *([str(port)] if port else [])]))
-    return _name(host.split(".")[0])
-
-
-def primary_name_in(
-    options: SendAvailabilityPairedNamespaceOptions, primary: Any, secondary: Any
-) -> str:
-    """The primary's name, from a pair's two clients; `ValueError` if they share a namespace."""
-    namespace: str = primary.fully_qualified_namespace
-    if is_same_namespace(namespace, secondary.fully_qualified_namespace):
-        raise ValueError(f"{namespace} cannot be paired with itself.")
-    return options.primary_name or primary_name_of(namespace)
-
-
 def is_same_namespace(a: str, b: str) -> bool:
     """Whether two fully qualified namespaces or endpoints are the same."""
-    return host_and_port(a) == host_and_port(b)
+    return _endpoint(a) == _endpoint(b)
 
 
 def host_and_port(namespace: str) -> tuple[str, int | None]:
@@ -221,12 +202,10 @@ def host_and_port(namespace: str) -> tuple[str, int | None]:
     return host, port
 
 
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+def _endpoint(namespace: str) -> tuple[str, int]:
+    """Host and port, the same for names that mean the same whoever reads them."""
+    host, port = host_and_port(namespace)
+    return "localhost" if host in {"127.0.0.1", "::1"} else host, port or AMQPS_PORT
 
 
 def _name(name: str) -> str:

@@ -45,12 +45,15 @@ class Restored:
     session_id: str | None
     partition_key: str | None
     key: str | None  # its producer key, which the message's delivery annotation carries
+    primary: str | None  # the mark of the primary that it belongs to
 
 
 def rewrite(
-    message: AmqpAnnotatedMessage, path: str, key: str | None = None
+    message: AmqpAnnotatedMessage, path: str, key: str | None = None, primary: str | None = None
 ) -> AmqpAnnotatedMessage:
     """The message as it goes into a backlog queue; `path` is the entity that it was meant for.
+
+    `primary` is the mark of the primary that has this entity.
 
     Raises ValueError if the message has a property of a name that is reserved here.
     """
@@ -69,7 +72,8 @@ def rewrite(
         properties.creation_time = properties.absolute_expiry_time = None
     elif properties.absolute_expiry_time:
         properties.absolute_expiry_time = int(properties.absolute_expiry_time)  # as the SDK does
-    moved = {rules.PATH: path} | _moved(
+    marks = {rules.PATH: path} | ({rules.PRIMARY: primary} if primary is not None else {})
+    moved = marks | _moved(
         {
             rules.HEADER: header,
             rules.PROPERTIES: properties,
@@ -144,7 +148,12 @@ def restore(
     restored = AmqpAnnotatedMessage(
         **{place: section or None for place, section in sections.items()}, **body
     )
-    return Restored(back.path, restored, back.session_id, partition_key, back.key)
+    return Restored(back.path, restored, back.session_id, partition_key, back.key, back.primary)
+
+
+def mark_of(message: AmqpAnnotatedMessage) -> str | None:
+    """The mark of the primary that a message of the backlog belongs to, if it can be read."""
+    return text_of(_named(message.application_properties).get(rules.PRIMARY))
 
 
 def encoded_size(message: AmqpAnnotatedMessage) -> int:

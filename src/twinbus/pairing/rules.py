@@ -27,6 +27,7 @@ EXPIRY: Final = "x-twinbus-expiry"
 SCHEDULED_TIME: Final = "x-ms-scheduledenqueuetimeutc"
 PRODUCER_KEY: Final = "x-twinbus-producer-key"
 TYPES: Final = "x-twinbus-types"
+PRIMARY: Final = "x-twinbus-primary"
 
 # What a marker holds.
 TEXT: Final = "a text"
@@ -73,6 +74,7 @@ class Rule(NamedTuple):
 # In the order in which markers are written and checked.
 RULES: Final = (
     Rule(PATH, TEXT, is_needed=True),
+    Rule(PRIMARY, TEXT),  # whose it is; syphons compare it, see primary.py
     Rule(SESSION_ID, TEXT, PROPERTIES, "group_id"),
     Rule(TIME_TO_LIVE, SPAN, HEADER, "time_to_live", _FOR_EVER_MS, is_spent=True, most=_UINT_MAX),
     # Where no time to live was given: together with a creation time this is one as well.
@@ -100,6 +102,7 @@ class Restoration(NamedTuple):
     key: str | None
     types: dict[str, Any]  # notes of value_types.py by place
     changes: list[tuple[str, str, str, Any]]  # section, field, form; texts and milliseconds
+    primary: str | None  # the mark of the primary that it belongs to
 
 
 def restoration(
@@ -134,7 +137,8 @@ def restoration(
             left = min(value - spent_ms, most) if is_spent else value
             changes.append((section, field, form, left))
     session_id, types = waiting.get(SESSION_ID), waiting.get(TYPES, {})
-    return Restoration(waiting[PATH], session_id, waiting[PRODUCER_KEY], types, changes)
+    key, primary = waiting[PRODUCER_KEY], waiting.get(PRIMARY)
+    return Restoration(waiting[PATH], session_id, key, types, changes, primary)
 
 
 def is_lasting(time_to_live_ms: int | None) -> bool:

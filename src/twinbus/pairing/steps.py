@@ -101,6 +101,19 @@ class Receive:
 
 
 @dataclass(frozen=True, slots=True)
+class Peek:
+    """Look into a backlog queue without locking anything.
+
+    Outcome: list of messages from this sequence number on, locked ones too; empty at the end.
+    """
+
+    queue: str
+    first: int
+    count_max: int
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class SendRestored:
     """To the primary, all or none, by a sender that the syphon keeps for the path."""
 
@@ -112,6 +125,14 @@ class SendRestored:
 @dataclass(frozen=True, slots=True)
 class Complete:
     """Outcome: None, or the error of each message that could not be completed."""
+
+    queue: str
+    messages: list[ServiceBusReceivedMessage]
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Give messages back before their locks end; those that cannot be given back do not matter."""
 
     queue: str
     messages: list[ServiceBusReceivedMessage]
@@ -136,8 +157,10 @@ Step: TypeAlias = (
     | ListQueues
     | CreateQueue
     | Receive
+    | Peek
     | SendRestored
     | Complete
+    | Abandon
     | DeadLetter
 )
 Flow: TypeAlias = Generator[Step, Any, T]

@@ -7,14 +7,19 @@ their destinations in the order of the backlog, and completes what was sent:
     damaged, expired, too large, refused,
     destination gone                        dead-lettered, each for its own fault only
     destination down or busy, wrong key     left locked; it comes again when its lock ends
+    another primary's, or perhaps so        left, and reported once (primary.py)
 
-Must never complete what was not sent, never send a message of a session past one that is held, and
-never let one destination hold up another.  Several syphons may run on the same queues (P-15): what
-two of them send is the same message with the same producer key.
+Where messages of others have been met, and in queues of older versions, which primaries may share,
+the flow looks before it receives, and does not receive what is nobody's here: to lock it would keep
+it from its own syphon.
+
+Must never complete what was not sent, never send another primary's message, never send a message of
+a session past one that is held, and never let one destination hold up another.  Several syphons may
+run on the same queues (P-15): what two of them send is the same message with the same producer key.
 """
 
 import datetime as dt
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -34,14 +39,24 @@ from azure.servicebus.exceptions import (
 from twinbus.pairing import reasons
 from twinbus.pairing.classification import Verdict, is_wrapped_fault, verdict_of
 from twinbus.pairing.errors import PairingError, UnrestorableMessageError
-from twinbus.pairing.events import Event, SyphonProgress, SyphonResting
+from twinbus.pairing.events import Event, StrangersLeft, SyphonProgress, SyphonResting
 from twinbus.pairing.held import Held, SentBefore
 from twinbus.pairing.options import RestoredTimeToLive
+from twinbus.pairing.primary import UNMARKED, Owner, Primary
 from twinbus.pairing.producer_keys import block_of
-from twinbus.pairing.rests import BUSY_REST_S, Backoff, Rests
-from twinbus.pairing.rewriting import Restored, encoded_size, restore
+from twinbus.pairing.rests import BUSY_REST_S, REST_S_MAX, REST_S_MIN, Backoff, Rests
+from twinbus.pairing.rewriting import Restored, encoded_size, mark_of, restore
 from twinbus.pairing.rules import DAMAGED
-from twinbus.pairing.steps import Complete, DeadLetter, Flow, Pause, Receive, SendRestored
+from twinbus.pairing.steps import (
+    Abandon,
+    Complete,
+    DeadLetter,
+    Flow,
+    Pause,
+    Peek,
+    Receive,
+    SendRestored,
+)
 
 CYCLE_COUNT_MAX: Final = 100
 POLL_S: Final = 15 * 60.0
@@ -51,6 +66,10 @@ IN_HAND_S_MAX: Final = 40.0
 SEND_TIMEOUT_S: Final = 20.0
 # How far a syphon looks past messages for destinations that rest, for others.
 READ_AHEAD_COUNT_MAX: Final = 10_000
+PEEK_TIMEOUT_S: Final = 60.0
+STRANGER_COUNT_MAX: Final = 1_000  # that are kept to be given back
+MARK_COUNT_MAX: Final = 100  # of other primaries that are reported, of one queue
+MARK_CHARS_MAX: Final = 260
 RESTART_S: Final = 1.0  # after an error that nobody has thought of
 # Each path's sender is a connection.  Far more than queues, so none is closed while it is in use.
 PATH_COUNT_MAX: Final = 100
@@ -59,6 +78,9 @@ PATH_COUNT_MAX: Final = 100
 class SyphonSettings(Protocol):
     @property
     def restored_time_to_live(self) -> RestoredTimeToLive: ...
+
+    @property
+    def identity(self) -> Primary: ...
 
 
 class _Fate(Enum):
@@ -96,6 +118,14 @@ class _Cycle:
 class _Queue:
     """What is known of one backlog queue."""
 
+    owner: Owner
+    is_shared: bool  # others' messages may be here: look before receiving
+    looks: Backoff
+    reported: set[str] = field(default_factory=set)  # marks of other primaries
+    was_seen_whole: bool = False
+    strangers: int = 0  # messages of others, when it was last looked at
+    # Those of others that were received beside this primary's, and when.
+    strangers_in_hand: list[tuple[float, ServiceBusReceivedMessage]] = field(default_factory=list)
     held: Held = field(default_factory=Held)
     sent: SentBefore = field(default_factory=SentBefore)
     # Of the messages held since the last pause or the last one that was moved.
@@ -109,6 +139,7 @@ class Syphon:
         self, settings: SyphonSettings, now: Callable[[], float], utc_now: Callable[[], dt.datetime]
     ) -> None:
         self._settings = settings
+        self._primary = settings.identity
         self._now = now
         self._utc_now = utc_now
         self._rests = Rests()
@@ -125,11 +156,11 @@ class Syphon:
         return {name: len(queue.held) for name, queue in self._queues.items()}
 
     @property
-    def counts(self) -> dict[str, tuple[int, int, int]]:
-        """Messages moved, dead-lettered and held, of each queue."""
+    def counts(self) -> dict[str, tuple[int, int, int, int]]:
+        """Messages moved, dead-lettered, held, and left to others, of each queue."""
         held = self.held
         return {
-            queue: (moved, self.dead_lettered[queue], held[queue])
+            queue: (moved, self.dead_lettered[queue], held[queue], self._queues[queue].strangers)
             for queue, moved in self.moved.items()
         }
 
@@ -143,15 +174,19 @@ class Syphon:
 
     def empty(self, queue: str, until_empty: bool = False) -> Flow[None]:
         """Move what is in the backlog queue; for ever, or until nothing comes or is held."""
-        known = self._queues.setdefault(queue, _Queue())
+        known = self._known(queue)
         self.moved.setdefault(queue, 0)
         self.dead_lettered.setdefault(queue, 0)
         wait_s = DRAIN_POLL_S if until_empty else POLL_S
         backoff = Backoff()
         while True:
             try:
-                received = yield Receive(queue, CYCLE_COUNT_MAX, wait_s)
+                has_ours = not known.is_shared or (yield from self._look(queue, known))
+                received = (yield Receive(queue, CYCLE_COUNT_MAX, wait_s)) if has_ours else []
             except Exception as error:  # noqa: BLE001 - the backlog may be down like any other
+                is_gone = isinstance(error, MessagingEntityNotFoundError)
+                if is_gone and not self._primary.is_own(queue):
+                    return  # its owner has deleted it
                 is_busy = verdict_of(error, "documented") is Verdict.BUSY
                 rest_s = backoff.next(BUSY_REST_S if is_busy else 0.0)
                 self._events.append(SyphonResting(queue, error, rest_s))
@@ -161,7 +196,58 @@ class Syphon:
             known.held.forget(self._now())
             if received:
                 yield from self._cycle(queue, received)
-            elif until_empty and not known.held:
+            elif until_empty and not (has_ours and known.held):
+                return
+            elif not has_ours:
+                yield Pause(known.looks.next())
+
+    def _known(self, queue: str) -> _Queue:
+        known = self._queues.get(queue)
+        if known is None:
+            is_own = self._primary.is_own(queue)
+            looks = Backoff(REST_S_MIN, REST_S_MAX if is_own else POLL_S)
+            known = _Queue(self._primary.owner_of(queue), not is_own, looks)
+            self._queues[queue] = known
+        return known
+
+    def _look(self, queue: str, known: _Queue) -> Flow[bool]:
+        """Whether something is there that may be moved; what may not is reported."""
+        strangers: Counter[str] = Counter()
+        has_ours = False
+        first = 1
+        while True:
+            messages = yield Peek(queue, first, CYCLE_COUNT_MAX, PEEK_TIMEOUT_S)
+            for message in messages:
+                mark = mark_of(message.raw_amqp_message)
+                if known.owner.owns(mark):
+                    has_ours = True
+                else:
+                    strangers[UNMARKED if mark is None else mark[:MARK_CHARS_MAX]] += 1
+            following = max((_number(message) + 1 for message in messages), default=0)
+            if following <= first or (has_ours and known.was_seen_whole):
+                break
+            first = following
+        known.was_seen_whole = True
+        for mark, count in strangers.items():
+            if mark not in known.reported and len(known.reported) < MARK_COUNT_MAX:
+                known.reported.add(mark)
+                self._events.append(StrangersLeft(queue, mark, count))
+        if has_ours:
+            known.looks.reset()
+        else:
+            known.strangers = strangers.total()
+            yield from self._give_back(queue, known)
+        return has_ours
+
+    def _give_back(self, queue: str, known: _Queue) -> Flow[None]:
+        """Not before this primary's are moved: those of others would only be received again."""
+        least = self._now() - IN_HAND_S_MAX  # what is older may have lost its lock
+        free = [message for since, message in known.strangers_in_hand if since >= least]
+        known.strangers_in_hand.clear()
+        if free:
+            try:
+                yield Abandon(queue, free)
+            except Exception:  # noqa: BLE001 - their locks end by themselves
                 return
 
     def _cycle(self, queue: str, received: list[ServiceBusReceivedMessage]) -> Flow[None]:
@@ -181,8 +267,8 @@ class Syphon:
         if cycle.dead_lettered or cycle.completed:
             known.passed.clear()
             return
-        # All of them are for destinations that rest.  Others may come after them, so the flow
-        # looks on; it pauses when it meets the first ones again.
+        # All of them are for destinations that rest, or another primary's.  Others may come after
+        # them, so the flow looks on; it pauses when it meets the first ones again.
         numbers = {_number(message) for message in received}
         met_again = not known.passed.isdisjoint(numbers)
         known.passed |= numbers
@@ -201,18 +287,30 @@ class Syphon:
             if (number, message.enqueued_time_utc) in known.sent:
                 yield from self._complete(cycle, [message])
                 continue
-            try:
-                restored = restore(
-                    message.raw_amqp_message, self._utc_now(), self._settings.restored_time_to_live
-                )
-            except UnrestorableMessageError as error:
-                yield from self._dead_letter(cycle, message, error.reason, error.description)
-            except Exception as error:  # noqa: BLE001 - no message may stop the ones behind it
-                yield from self._dead_letter(cycle, message, DAMAGED, f"{error!r}")
+            restored, (reason, description) = self._restore(message)
+            mark = restored.primary if restored else mark_of(message.raw_amqp_message)
+            if not known.owner.owns(mark):
+                known.is_shared = True  # left as it is; the next look tells of it
+                if len(known.strangers_in_hand) < STRANGER_COUNT_MAX:
+                    known.strangers_in_hand.append((cycle.begun, message))
+            elif restored is None:
+                yield from self._dead_letter(cycle, message, reason, description)
             else:
                 taken = _Taken(message, restored, number)
                 by_path.setdefault(restored.path, []).append(taken)
         return by_path
+
+    def _restore(
+        self, message: ServiceBusReceivedMessage
+    ) -> tuple[Restored | None, tuple[str, str]]:
+        """The message as it was; or None, with reason and description."""
+        mode = self._settings.restored_time_to_live
+        try:
+            return restore(message.raw_amqp_message, self._utc_now(), mode), ("", "")
+        except UnrestorableMessageError as error:
+            return None, (error.reason, error.description)
+        except Exception as error:  # noqa: BLE001 - no message may stop the ones behind it
+            return None, (DAMAGED, f"{error!r}")
 
     def _to_destination(self, cycle: _Cycle, path: str, taken: list[_Taken]) -> Flow[None]:
         free = []

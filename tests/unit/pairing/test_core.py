@@ -138,7 +138,8 @@ def test_status() -> None:
     clock = Clock()
     pairing = pairing_at(clock)
     pairing.rotation.lost("p/1", ERROR, 0.0)
-    status = pairing.status({"p/1": (7, 2, 3)}, running=True)
+    syphon = {"p/1": (7, 2, 3, 4), "old/0": (1, 0, 0, 5)}
+    status = pairing.status(syphon, running=True)
     assert (status.primary, status.secondary, status.syphon_running) == (
         "p.example",
         "s.example",
@@ -146,7 +147,9 @@ def test_status() -> None:
     )
     one = status.backlog_queues["p/1"]
     assert (one.in_rotation, one.last_error) == (False, ERROR)
-    assert (one.moved, one.dead_lettered, one.held) == (7, 2, 3)
+    assert (one.moved, one.dead_lettered, one.held, one.strangers) == (7, 2, 3, 4)
+    old = status.backlog_queues["old/0"]
+    assert (old.in_rotation, old.moved, old.strangers) == (False, 1, 5), "senders do not use it"
     zero = status.backlog_queues["p/0"]
     assert (zero.in_rotation, zero.last_error, zero.moved) == (True, None, 0)
     assert not pairing.status().syphon_running

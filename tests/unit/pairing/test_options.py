@@ -10,7 +10,6 @@ from twinbus.pairing.options import (
     PairedNamespaceOptions,
     SendAvailabilityPairedNamespaceOptions,
     is_same_namespace,
-    primary_name_of,
 )
 
 pytestmark = pytest.mark.proves("P-2")
@@ -164,31 +163,6 @@ def test_no_connection_string() -> None:
         SendAvailabilityPairedNamespaceOptions.from_connection_string("second.example")
 
 
-@pytest.mark.proves("P-4")
-@pytest.mark.parametrize(
-    ("namespace", "name"),
-    [
-        ("contoso.servicebus.windows.net", "contoso"),
-        ("sb://Contoso.servicebus.windows.net/", "contoso"),
-        ("contoso.servicebus.windows.net:5671", "contoso"),
-        ("box", "box"),
-        ("localhost:5672", "localhost-5672"),
-        ("localhost", "localhost"),
-        ("sb://127.0.0.1:7000/", "127.0.0.1-7000"),
-        ("[::1]:5672", "--1-5672"),
-    ],
-)
-def test_primary_name(namespace: str, name: str) -> None:
-    """`<primary namespace>`; servers of one machine must not share their queues."""
-    assert primary_name_of(namespace) == name
-
-
-@pytest.mark.parametrize("namespace", ["", "sb:///x", "sb://host:port", "//"])
-def test_no_namespace(namespace: str) -> None:
-    with pytest.raises(ValueError, match="not a namespace"):
-        primary_name_of(namespace)
-
-
 @pytest.mark.parametrize(
     ("other", "is_same"),
     [
@@ -196,7 +170,8 @@ def test_no_namespace(namespace: str) -> None:
         ("CONTOSO.servicebus.windows.net.", True),
         ("sb://contoso.servicebus.windows.net/", True),
         ("contoso2.servicebus.windows.net", False),
-        ("contoso.servicebus.windows.net:5671", False),
+        ("contoso.servicebus.windows.net:5671", True),
+        ("contoso.servicebus.windows.net:5672", False),
     ],
 )
 def test_same_namespace(other: str, is_same: bool) -> None:

@@ -71,7 +71,7 @@ class Shell:
     def __init__(self, settings: PairSettings | None = None, until_empty: bool = False) -> None:
         self.now = 0.0
         self.syphon = Syphon(
-            settings or PairSettings(primary="one", secondary="two"),
+            settings or PairSettings(primary="one", secondary="two", primary_name="ns"),
             lambda: self.now,
             lambda: NOW_UTC + dt.timedelta(seconds=self.now),
         )
@@ -206,7 +206,9 @@ def test_a_message_that_nobody_has_thought_of() -> None:
 
 
 def test_what_has_expired_is_a_dead_letter() -> None:
-    settings = PairSettings(primary="one", secondary="two", restored_time_to_live="remaining")
+    settings = PairSettings(
+        primary="one", secondary="two", primary_name="ns", restored_time_to_live="remaining"
+    )
     shell = Shell(settings)
     earlier = NOW_UTC - dt.timedelta(seconds=10)
     shell.receive(

@@ -9,6 +9,7 @@ from twinbus.client.links import ConnectionLost
 from twinbus.clock import Now
 from twinbus.errors import EntityDisabled, InvalidOperation, ServerBusy, TwinbusError, Unauthorized
 from twinbus.message.plain import Properties, data_section, decode_message, encode_message
+from twinbus.pairing.primary import Owner
 from twinbus.pipeline.syphon.mover import Memory, Mover, lines_of, parts_of
 from twinbus.pipeline.syphon.restoring import RestoredBytes
 from twinbus.pipeline.syphon.rounds import REST_MS_MAX
@@ -25,6 +26,7 @@ class World:
         self.primary = MemoryBus()
         self.secondary = MemoryBus()
         self.backlog = self.secondary.create(QUEUE)
+        self.owner = Owner("shop", takes_unmarked=True)
         self.memory = Memory()
         self.now_ms = 1_000_000
         self.tick_ms = 0  # how long each look at the clock takes
@@ -42,6 +44,8 @@ class World:
             properties["x-ms-path"] = path
         if "session" in given:
             properties["x-ms-sessionid"] = given["session"]
+        if "mark" in given:
+            properties["x-twinbus-primary"] = given["mark"]
         if given.get("key", "p") != "":
             properties["x-twinbus-producer-key"] = f"{given.get('key', 'p')}/{self.last}"
         annotations: dict[str, object] = {
@@ -61,6 +65,7 @@ class World:
             self.secondary,
             lambda: self.primary,
             QUEUE,
+            self.owner,
             self.memory,
             self.now,
             position="bus/q@1#0/",
@@ -290,3 +295,42 @@ def test_parts_that_follow_each_other_fit_into_a_batch() -> None:
     assert [[each.number for each in part] for part in parts_of(messages)] == [[1], [2], [3], [4]]
     small = [restored(n, f"a/{n}", "s", 1_000) for n in range(1, 100)]
     assert len(parts_of(small)) == 1
+
+
+# --- messages of other primaries ------------------------------------------------------------------
+
+
+@pytest.mark.proves("P-19", "D-2")
+def test_only_this_primarys_are_moved(world: World) -> None:
+    """The others stay where they are, and a round goes on past them."""
+    for number in range(6):
+        world.wait(f"{number}", mark="SHOP" if number % 2 else "another")
+    world.wait("6")
+    assert world.move(count_max=1_000) == {
+        ("orders", "moved", ""): 4,
+        ("", "left", "belongs to another"): 3,
+    }
+    assert bodies(world.primary.entities["orders"]) == ["1", "3", "5", "6"]
+    assert sorted(world.backlog.waiting) == [1, 3, 5]
+    assert not world.backlog.dead
+    first = decode_message(world.primary.entities["orders"].received[0])
+    assert first.application_properties == {}, "the mark is taken off"
+
+
+@pytest.mark.proves("P-19", "D-2")
+def test_without_a_mark_only_out_of_ones_own_queue(world: World) -> None:
+    """Nor is it dead-lettered for being damaged: it may be somebody's."""
+    world.owner = Owner("shop", takes_unmarked=False)
+    world.wait("unmarked")
+    world.wait("no path", path=None)
+    world.wait("ours", mark="shop")
+    world.wait("damaged, and another's", path=None, mark="another")
+    world.wait("damaged, and ours", path=None, mark="shop")
+    broken = world.wait("broken")
+    world.backlog.waiting[broken] = world.backlog.waiting[broken][:-3]
+    counts = world.move()
+    assert counts["orders", "moved", ""] == 1
+    assert counts["", "left", "does not say whose it is"] == 3
+    assert counts["", "left", "belongs to another"] == 1
+    assert counts["", "dead_lettered", "NoDestinationPath"] == 1
+    assert sorted(world.backlog.waiting) == [1, 2, 4, broken]

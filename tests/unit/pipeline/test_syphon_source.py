@@ -19,6 +19,17 @@ def test_options() -> None:
     assert options.operations == "auto"
 
 
+@pytest.mark.proves("P-19")
+def test_whose_messages_are_moved() -> None:
+    queue = "shop/x-servicebus-transfer/0"
+    owner = SyphonOptions.parse(GIVEN).identity.owner_of(queue)
+    assert (owner.mark, owner.takes_unmarked) == ("one-5671", False)
+    owner = SyphonOptions.parse(GIVEN | {"adoptUnmarked": "true"}).identity.owner_of(queue)
+    assert (owner.mark, owner.takes_unmarked) == ("one-5671", True)
+    owner = SyphonOptions.parse(GIVEN | {"primaryName": "shop"}).identity.owner_of(queue)
+    assert (owner.mark, owner.takes_unmarked) == ("shop", True)
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -29,6 +40,9 @@ def test_options() -> None:
         ({"maxPerTask": "0"}, "the option maxPerTask is a whole number"),
         ({"restoredTimeToLive": "half"}, "the option restoredTimeToLive is one of"),
         ({"operations": "other"}, "the option operations is one of"),
+        ({"adoptUnmarked": "perhaps"}, "the option adoptUnmarked is one of"),
+        ({"primaryName": "a/b"}, "the option primaryName is a text without '/'"),
+        ({"secondary": PRIMARY}, "primary and secondary name the same namespace"),
     ],
 )
 def test_options_that_cannot_be(change: dict[str, str], text: str) -> None:
@@ -54,6 +68,9 @@ def test_totals_are_of_the_run_but_held_is_of_the_round() -> None:
     assert totals.moved == {"a": 5, "b": 10}
     assert (totals.moved_count, totals.dead_letter_count, totals.held_count) == (15, 1, 0)
     assert totals.size_bytes == 150
+    left = {"destination": "", "outcome": "left", "reason": "belongs to x", "count": 2, "bytes": 2}
+    totals.add([left | {"queue": "q"}])
+    assert (totals.left, totals.moved_count) == ({("q", "belongs to x"): 2}, 15)
 
 
 def test_each_pair_has_a_checkpoint_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

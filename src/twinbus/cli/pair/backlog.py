@@ -5,15 +5,14 @@ Only looks: a pair makes its queues when it is set up, the command line never do
 
 import argparse
 import os
-import re
 from dataclasses import dataclass
 from typing import Any, Final
 
 from twinbus.client.admin import AdminClient
 from twinbus.client.connection_string import ConnectionString
 from twinbus.errors import ConfigError
-from twinbus.pairing.backlog_queues import prefix_of
-from twinbus.pairing.options import primary_name_of
+from twinbus.pairing.options import is_same_namespace
+from twinbus.pairing.primary import Primary, indexed, prefix_of, primary_of
 
 CA_FILE: Final = "SSL_CERT_FILE"  # what `twinbus env` sets; the SDK does not look at it by itself
 
@@ -26,34 +25,44 @@ class BacklogQueue:
 
 
 class Backlog:
-    """The backlog queues that the options name."""
+    """The backlog queues that the options name, those of older versions among them."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        target = ConnectionString.parse(options.primary)
-        self.prefix = prefix_of(options.primary_name or primary_name_of(target.authority))
+        primary = ConnectionString.parse(options.primary).authority
+        if is_same_namespace(primary, ConnectionString.parse(options.secondary).authority):
+            raise ConfigError(
+                f"{primary} is given as primary and as secondary; the backlog of a primary is in "
+                "another namespace"
+            )
+        self.primary: Primary = primary_of(
+            primary, options.primary_name, adopts_unmarked=options.adopt_unmarked
+        )
+        self.prefix = prefix_of(self.primary.name)
         self._count_max: int | None = options.backlog_queues
         self._admin = AdminClient(options.secondary)
 
     def queues(self) -> list[BacklogQueue]:
         """In the order of their numbers.  None at all is an error: there is no such pair."""
-        # Names compare without case, and the secondary may have kept another one than ours.
-        pattern = re.compile(re.escape(self.prefix) + r"(\d{1,9})", re.IGNORECASE)
-        found: dict[int, BacklogQueue] = {}
-        for entry in self._admin.list_queues():
-            match = pattern.fullmatch(entry.name)
-            if match is not None and (self._count_max is None or int(match[1]) < self._count_max):
-                properties = entry.properties
-                found[int(match[1])] = BacklogQueue(
-                    entry.name,
-                    int(properties.get("ActiveMessageCount", 0)),
-                    int(properties.get("DeadLetterMessageCount", 0)),
-                )
+        entries = {entry.name: entry.properties for entry in self._admin.list_queues()}
+        found: list[BacklogQueue] = []
+        for name in (self.primary.name, self.primary.old_name):
+            by_index = {} if name is None else indexed(name, entries)
+            for index, queue in sorted(by_index.items()):
+                if self._count_max is None or index < self._count_max:
+                    counts = entries[queue]
+                    found.append(
+                        BacklogQueue(
+                            queue,
+                            int(counts.get("ActiveMessageCount", 0)),
+                            int(counts.get("DeadLetterMessageCount", 0)),
+                        )
+                    )
         if not found:
             raise ConfigError(
                 f"the secondary has no queue {self.prefix}0: no pair was set up for this primary; "
                 "if it has another name there, pass --primary-name"
             )
-        return [found[index] for index in sorted(found)]
+        return found
 
 
 def sdk_options() -> dict[str, Any]:

@@ -27,7 +27,8 @@ _ACTIONS: Final = {
 PATIENCE_S: Final = 150
 _DRAIN_CODES: Final = (
     "Exit code 0: the backlog is empty, everything was delivered.  3: messages were dead-lettered, "
-    "or are left because their destination does not accept them."
+    "or are left because their destination does not accept them, or because they are another "
+    "primary's."
 )
 
 
@@ -38,8 +39,11 @@ def add_arguments(commands: Commands) -> None:
         epilog = _DRAIN_CODES if action == "drain" else None
         command = actions.add_parser(action, help=purpose, description=purpose, epilog=epilog)
         add_pair(command)
-        if action != "status":
+        if action == "status":
+            command.set_defaults(adopt_unmarked=False)
+        else:
             add_restored_time_to_live(command)
+            add_adopt_unmarked(command)
         if action == "drain":
             add_patience(command)
         add_json(command)
@@ -53,6 +57,11 @@ def add_restored_time_to_live(parser: argparse.ArgumentParser) -> None:
         default="original",
         help="what messages with a time to live get: all of it again, or the rest",
     )
+
+
+def add_adopt_unmarked(parser: argparse.ArgumentParser) -> None:
+    purpose = "move messages that do not say whose they are, also from queues of older versions"
+    parser.add_argument("--adopt-unmarked", action="store_true", help=purpose)
 
 
 def add_patience(parser: argparse.ArgumentParser) -> None:

@@ -22,8 +22,10 @@ from twinbus.clock import SystemClock
 from twinbus.errors import TwinbusError
 from twinbus.pairing.aio._steady import Closing
 from twinbus.pairing.aio._syphon import RunningSyphon
-from twinbus.pairing.events import SyphonProgress, SyphonResting
+from twinbus.pairing.events import StrangersLeft, SyphonProgress, SyphonResting
+from twinbus.pairing.log_lines import left_because, one_line
 from twinbus.pairing.options import RestoredTimeToLive
+from twinbus.pairing.primary import Primary
 from twinbus.pairing.syphon import Syphon
 
 LOOK_S: Final = 0.2
@@ -35,6 +37,7 @@ class PairFlowSettings:
     """What the flow has to know of a pair."""
 
     restored_time_to_live: RestoredTimeToLive
+    identity: Primary
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ class _Run:
         self._backlog = Backlog(options)
         self._clock = SystemClock()
         time_to_live: Literal["original", "remaining"] = options.restored_time_to_live
-        self._syphon = Syphon(PairFlowSettings(time_to_live), self._seconds, self._utc_now)
+        settings = PairFlowSettings(time_to_live, self._backlog.primary)
+        self._syphon = Syphon(settings, self._seconds, self._utc_now)
         self._progress = Progress(sys.stderr)
         self._rate = Rate()
         # As the secondary counts them, a moment ago; it dead-letters messages by itself, too.
@@ -185,6 +189,12 @@ class _Run:
             elif isinstance(event, SyphonResting):
                 reason = " ".join(str(event.error).split())
                 self._progress.say(f"{event.path} rests for {event.rest_s:g} s: {reason}")
+            elif isinstance(event, StrangersLeft):
+                whose = f"of {one_line(event.primary)}" if event.primary else "without a mark"
+                self._progress.say(
+                    f"{event.queue}: {event.count:,} messages {whose} are left: "
+                    f"{left_because(event.primary)}"
+                )
 
     def _seconds(self) -> float:
         return self._clock.now().mono_ms / 1_000

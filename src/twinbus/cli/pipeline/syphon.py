@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twinbus.cli.arguments import add_option, positive_count
 from twinbus.cli.exit_codes import INTERRUPTED, NO
 from twinbus.cli.pair.command import (
+    add_adopt_unmarked,
     add_pair,
     add_patience,
     add_restored_time_to_live,
@@ -37,10 +38,12 @@ _SHOWN_DESTINATIONS_MAX: Final = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Exit code with --once: 0: the backlog is empty, everything was delivered.  3: messages "
-        "were dead-lettered, or are left because their destination does not accept them."
+        "were dead-lettered, or are left because their destination does not accept them, or "
+        "because they are another primary's."
     )
     add_pair(parser)
     add_restored_time_to_live(parser)
+    add_adopt_unmarked(parser)
     parser.add_argument("--once", action="store_true", help="exit when the backlog is empty")
     add_patience(parser)
     purpose = "directory for progress (one for each pair in the user's state directory)"
@@ -99,6 +102,8 @@ def source_options(options: argparse.Namespace, queues: Sequence[str]) -> dict[s
         "primary": options.primary,
         "secondary": options.secondary,
         "queues": ",".join(queues),
+        "primaryName": options.primary_name or "",
+        "adoptUnmarked": "true" if options.adopt_unmarked else "false",
         "restoredTimeToLive": options.restored_time_to_live,
         "maxPerTask": str(options.max_per_task),
         "patience": str(options.patience),
@@ -108,6 +113,16 @@ def source_options(options: argparse.Namespace, queues: Sequence[str]) -> dict[s
 
 def _nothing(told: Mapping[str, Any]) -> None:
     """What Spark tells of a batch: rows know more."""
+
+
+def _left(queue: str, reason: str, count: int) -> str:
+    """What is told once of messages that are not this primary's, or may not be."""
+    from twinbus.pairing.log_lines import left_because, one_line  # noqa: PLC0415  loads the SDK
+    from twinbus.pipeline.syphon.mover import LEFT_TO  # noqa: PLC0415  loads the SDK
+
+    primary = reason.removeprefix(LEFT_TO) if reason.startswith(LEFT_TO) else ""
+    whose = f"of {one_line(primary)}" if primary else "without a mark"
+    return f"{queue}: {count:,} messages {whose} are left: {left_because(primary)}"
 
 
 class _Shown:
@@ -122,6 +137,7 @@ class _Shown:
         self._rate = Rate()
         self._counted_ms = 0
         self._told_held: dict[str, str] = {}
+        self._told_left: set[tuple[str, str]] = set()
         # As the secondary counts them, a moment ago; it dead-letters messages by itself, too.
         self._left = self._dead_letters = 0
         self._count()
@@ -139,6 +155,11 @@ class _Shown:
             if path not in self._told_held:
                 self._say(f"{path} does not accept its {self._totals.held[path]:,} now: {reason}")
         self._told_held = dict(held_for)
+        for (queue, reason), count in self._totals.left.items():
+            if (queue, reason) not in self._told_left:
+                self._told_left.add((queue, reason))
+                if not self._options.quiet:
+                    self.progress.say(_left(queue, reason, count))
 
     def between(self, is_asked_to_stop: Callable[[], bool]) -> Callable[[], bool]:
         """What the supervisor asks every second; the line is renewed by the way."""

@@ -17,7 +17,12 @@ from twinbus.pairing.aio._audience import Audience, Reader
 from twinbus.pairing.aio._background import Background
 from twinbus.pairing.aio._reporting import Reporter
 from twinbus.pairing.aio._sender import PairedSender
-from twinbus.pairing.aio._setup import find_backlog_queues, open_backlog, open_secondary
+from twinbus.pairing.aio._setup import (
+    find_backlog_queues,
+    find_old_queues,
+    open_backlog,
+    open_secondary,
+)
 from twinbus.pairing.aio._steady import Closing, SteadySender, close_in_time
 from twinbus.pairing.aio._syphon import RunningSyphon
 from twinbus.pairing.blocking._posting import Post, posts_of, report_now, utc_now
@@ -25,11 +30,8 @@ from twinbus.pairing.client import CloseHookBase, PairedClientBase, check_not_fa
 from twinbus.pairing.coupling import Side
 from twinbus.pairing.events import Callback
 from twinbus.pairing.fitness import FoundQueues
-from twinbus.pairing.options import (
-    SendAvailabilityPairedNamespaceOptions,
-    check_kinds,
-    primary_name_in,
-)
+from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions, check_kinds
+from twinbus.pairing.primary import primary_in
 
 
 async def pair_namespace(
@@ -49,9 +51,10 @@ async def pair_namespace(
             opened.push_async_callback(primary.close)
         manager, secondary = open_secondary(options, opened)
         check_not_faulted(primary, secondary)
-        primary_name = primary_name_in(options, primary, secondary)
-        found = await find_backlog_queues(manager, primary_name, options.backlog_queues_wanted)
-        paired = PairedServiceBusClient(primary, secondary, options, found, posts)
+        identity = primary_in(options, primary, secondary)
+        found = await find_backlog_queues(manager, identity.name, options.backlog_queues_wanted)
+        old_queues = await find_old_queues(manager, identity) if options.enable_syphon else []
+        paired = PairedServiceBusClient(primary, secondary, options, found, old_queues, posts)
         await paired._start()  # noqa: SLF001 - there is no other way to make one
         opened.pop_all()
         if options.connection_string is not None:
@@ -76,11 +79,14 @@ class PairedServiceBusClient(
         secondary: ServiceBusClient,
         options: SendAvailabilityPairedNamespaceOptions,
         found: FoundQueues,
+        old_queues: list[str],
         posts: list[Post],
     ) -> None:
         now = asyncio.get_running_loop().time
         chance = random.Random(secrets.randbits(128))  # noqa: S311 - seeded by the system
-        super().__init__(primary, secondary, options, found, nullcontext(), chance, now, utc_now)
+        super().__init__(
+            primary, secondary, options, found, old_queues, nullcontext(), chance, now, utc_now
+        )
         self._audience = Audience()
         self._closing: Closing = Closing()
         self._background: Background = Background(

@@ -6,6 +6,7 @@ Nothing here outlives the setting up, except the client that was asked for.
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from azure.core.pipeline.transport import AioHttpTransport
@@ -14,11 +15,12 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from twinbus.pairing.aio._running import run
 from twinbus.pairing.aio._steady import Closing, SteadySender
-from twinbus.pairing.backlog_queues import REQUEST_S_MAX, find_or_create
+from twinbus.pairing.backlog_queues import REQUEST_S_MAX, find_old, find_or_create
 from twinbus.pairing.client import SETUP_S_MAX
 from twinbus.pairing.core import Pairing
 from twinbus.pairing.fitness import FoundQueues, open_one
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions, clients_of, without_tls
+from twinbus.pairing.primary import Primary
 from twinbus.pairing.steps import CreateQueue, ListQueues, OpenBacklog, Pause, Step
 
 
@@ -40,21 +42,26 @@ async def find_backlog_queues(
     manager: ServiceBusAdministrationClient, primary_name: str, count: int
 ) -> FoundQueues:
     """All of them are there then, and at least one can serve."""
+    return await run(find_or_create(primary_name, count), partial(_perform, manager))
 
-    async def perform(step: Step) -> Any:
-        match step:
-            case ListQueues():
-                async with asyncio.timeout(REQUEST_S_MAX):
-                    return [queue async for queue in manager.list_queues()]
-            case CreateQueue(queue, settings):
-                async with asyncio.timeout(REQUEST_S_MAX):
-                    return await manager.create_queue(queue, **settings)
-            case Pause(seconds):
-                return await asyncio.sleep(seconds)
-            case _:
-                raise AssertionError(f"no step of setting up: {step}")
 
-    return await run(find_or_create(primary_name, count), perform)
+async def find_old_queues(manager: ServiceBusAdministrationClient, primary: Primary) -> list[str]:
+    """Those of older versions, which the syphon empties as well."""
+    return await run(find_old(primary), partial(_perform, manager))
+
+
+async def _perform(manager: ServiceBusAdministrationClient, step: Step) -> Any:
+    match step:
+        case ListQueues():
+            async with asyncio.timeout(REQUEST_S_MAX):
+                return [queue async for queue in manager.list_queues()]
+        case CreateQueue(queue, settings):
+            async with asyncio.timeout(REQUEST_S_MAX):
+                return await manager.create_queue(queue, **settings)
+        case Pause(seconds):
+            return await asyncio.sleep(seconds)
+        case _:
+            raise AssertionError(f"no step of setting up: {step}")
 
 
 async def open_backlog(

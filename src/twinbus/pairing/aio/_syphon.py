@@ -21,7 +21,16 @@ from twinbus.pairing.client import OPEN_S_MAX, bare_sender
 from twinbus.pairing.fitness import none_left
 from twinbus.pairing.log_lines import LOGGER
 from twinbus.pairing.parcels import as_outgoing
-from twinbus.pairing.steps import Complete, DeadLetter, Pause, Receive, SendRestored, Step
+from twinbus.pairing.steps import (
+    Abandon,
+    Complete,
+    DeadLetter,
+    Pause,
+    Peek,
+    Receive,
+    SendRestored,
+    Step,
+)
 from twinbus.pairing.syphon import PATH_COUNT_MAX, RESTART_S, Syphon
 
 # As long as the lock of a backlog queue's message: what takes longer is in vain.
@@ -57,6 +66,17 @@ class BacklogReceiver:
         with suppress(ServiceBusServerBusyError):  # it is there; the flow rests and asks again
             await self.open()
 
+    async def peek(
+        self, first: int, count_max: int, timeout_s: float
+    ) -> list[ServiceBusReceivedMessage]:
+        sdk = await self.open()
+        try:
+            async with asyncio.timeout(timeout_s + LATE_S_MAX):
+                return await sdk.peek_messages(count_max, sequence_number=first, timeout=timeout_s)
+        except BaseException:
+            self._is_broken = True
+            raise
+
     async def open(self) -> ServiceBusReceiver:
         if self._is_broken:
             await self.close()
@@ -82,6 +102,10 @@ class BacklogReceiver:
             except Exception as error:  # noqa: BLE001 - the flow decides what it means
                 errors.append(error)
         return errors or None
+
+    async def abandon(self, messages: list[ServiceBusReceivedMessage]) -> None:
+        for message in messages:
+            await self._settle(self._receiving().abandon_message(message))
 
     async def dead_letter(
         self, message: ServiceBusReceivedMessage, reason: str, description: str
@@ -206,11 +230,15 @@ class RunningSyphon:
         match step:
             case Receive():
                 return await receiver.receive(step.count_max, step.wait_s)
+            case Peek():
+                return await receiver.peek(step.first, step.count_max, step.timeout_s)
             case SendRestored():
                 sender = self._sender(step.path)
                 return await sender.send(as_outgoing(step.messages), step.timeout_s)
             case Complete():
                 return await receiver.complete(step.messages)
+            case Abandon():
+                return await receiver.abandon(step.messages)
             case DeadLetter():
                 return await receiver.dead_letter(step.message, step.reason, step.description)
             case Pause():

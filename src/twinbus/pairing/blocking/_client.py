@@ -20,18 +20,20 @@ from twinbus.pairing.blocking._background import Background
 from twinbus.pairing.blocking._posting import Post, posts_of, report_now, utc_now
 from twinbus.pairing.blocking._reporting import Reporter
 from twinbus.pairing.blocking._sender import PairedSender
-from twinbus.pairing.blocking._setup import find_backlog_queues, open_backlog, open_secondary
+from twinbus.pairing.blocking._setup import (
+    find_backlog_queues,
+    find_old_queues,
+    open_backlog,
+    open_secondary,
+)
 from twinbus.pairing.blocking._steady import Closing, SteadySender
 from twinbus.pairing.blocking._syphon import BlockingSyphon
 from twinbus.pairing.client import SETUP_S_MAX, CloseHookBase, PairedClientBase, check_not_faulted
 from twinbus.pairing.coupling import Side
 from twinbus.pairing.events import Callback
 from twinbus.pairing.fitness import FoundQueues
-from twinbus.pairing.options import (
-    SendAvailabilityPairedNamespaceOptions,
-    check_kinds,
-    primary_name_in,
-)
+from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions, check_kinds
+from twinbus.pairing.primary import primary_in
 
 
 def pair_namespace(
@@ -51,9 +53,10 @@ def pair_namespace(
             opened.callback(primary.close)
         manager, secondary = open_secondary(options, opened)
         check_not_faulted(primary, secondary)
-        primary_name = primary_name_in(options, primary, secondary)
-        found = find_backlog_queues(manager, primary_name, options.backlog_queues_wanted)
-        paired = PairedServiceBusClient(primary, secondary, options, found, posts)
+        identity = primary_in(options, primary, secondary)
+        found = find_backlog_queues(manager, identity.name, options.backlog_queues_wanted)
+        old_queues = find_old_queues(manager, identity) if options.enable_syphon else []
+        paired = PairedServiceBusClient(primary, secondary, options, found, old_queues, posts)
         paired._start()  # noqa: SLF001 - there is no other way to make one
         opened.pop_all()
         if options.connection_string is not None:
@@ -76,11 +79,14 @@ class PairedServiceBusClient(PairedClientBase[PairedSender, ServiceBusReceiver, 
         secondary: ServiceBusClient,
         options: SendAvailabilityPairedNamespaceOptions,
         found: FoundQueues,
+        old_queues: list[str],
         posts: list[Post],
     ) -> None:
         lock = threading.Lock()
         chance = random.Random(secrets.randbits(128))  # noqa: S311 - seeded by the system
-        super().__init__(primary, secondary, options, found, lock, chance, monotonic_s, utc_now)
+        super().__init__(
+            primary, secondary, options, found, old_queues, lock, chance, monotonic_s, utc_now
+        )
         self._audience = Audience()
         self._closing: Closing = Closing()
         self._background: Background = Background(

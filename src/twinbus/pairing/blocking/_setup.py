@@ -7,20 +7,24 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from azure.core.pipeline.transport import RequestsTransport
 from azure.servicebus import ServiceBusClient, ServiceBusSender
 from azure.servicebus.management import ServiceBusAdministrationClient
 
-from twinbus.pairing.backlog_queues import REQUEST_S_MAX, find_or_create
+from twinbus.pairing.backlog_queues import REQUEST_S_MAX, find_old, find_or_create
 from twinbus.pairing.blocking._running import run
 from twinbus.pairing.blocking._steady import Closing, SteadySender
 from twinbus.pairing.client import SETUP_S_MAX
 from twinbus.pairing.core import Pairing
 from twinbus.pairing.fitness import FoundQueues, open_one
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions, clients_of, without_tls
-from twinbus.pairing.steps import CreateQueue, ListQueues, OpenBacklog, Pause, Step
+from twinbus.pairing.primary import Primary
+from twinbus.pairing.steps import CreateQueue, Flow, ListQueues, OpenBacklog, Pause, Step
+
+T = TypeVar("T")
 
 PATIENCE: Final[Any] = {"connection_timeout": REQUEST_S_MAX, "read_timeout": REQUEST_S_MAX}
 
@@ -43,20 +47,29 @@ def find_backlog_queues(
     manager: ServiceBusAdministrationClient, primary_name: str, count: int
 ) -> FoundQueues:
     """All of them are there then, and at least one can serve."""
+    return _run(manager, find_or_create(primary_name, count))
 
-    def perform(step: Step) -> Any:
-        match step:
-            case ListQueues():
-                return list(manager.list_queues(**PATIENCE))
-            case CreateQueue(queue, settings):
-                return manager.create_queue(queue, **settings, **PATIENCE)
-            case Pause(seconds):
-                return time.sleep(seconds)
-            case _:
-                raise AssertionError(f"no step of setting up: {step}")
 
+def find_old_queues(manager: ServiceBusAdministrationClient, primary: Primary) -> list[str]:
+    """Those of older versions, which the syphon empties as well."""
+    return _run(manager, find_old(primary))
+
+
+def _run(manager: ServiceBusAdministrationClient, flow: Flow[T]) -> T:
     # There is no pair yet that anybody could share, and nothing to tell of it.
-    return run(find_or_create(primary_name, count), perform, threading.Lock(), _tell_nobody)
+    return run(flow, partial(_perform, manager), threading.Lock(), _tell_nobody)
+
+
+def _perform(manager: ServiceBusAdministrationClient, step: Step) -> Any:
+    match step:
+        case ListQueues():
+            return list(manager.list_queues(**PATIENCE))
+        case CreateQueue(queue, settings):
+            return manager.create_queue(queue, **PATIENCE, **settings)
+        case Pause(seconds):
+            return time.sleep(seconds)
+        case _:
+            raise AssertionError(f"no step of setting up: {step}")
 
 
 def open_backlog(

@@ -22,7 +22,16 @@ from twinbus.pairing.client import CLOSE_S_MAX, bare_sender
 from twinbus.pairing.fitness import none_left
 from twinbus.pairing.log_lines import LOGGER
 from twinbus.pairing.parcels import as_outgoing
-from twinbus.pairing.steps import Complete, DeadLetter, Pause, Receive, SendRestored, Step
+from twinbus.pairing.steps import (
+    Abandon,
+    Complete,
+    DeadLetter,
+    Pause,
+    Peek,
+    Receive,
+    SendRestored,
+    Step,
+)
 from twinbus.pairing.syphon import PATH_COUNT_MAX, POLL_S, RESTART_S, Syphon
 
 
@@ -167,11 +176,18 @@ class _Worker:
         match step:
             case Receive(_, count_max, wait_s):
                 return self._receive(count_max, wait_s)
+            case Peek(_, first, count_max, timeout_s):
+                return self._peek(first, count_max, timeout_s)
             case SendRestored(path, messages, timeout_s):
                 self._syphon.check()
                 return self._syphon.sender(path).send(as_outgoing(messages), timeout_s)
             case Complete(_, messages):
                 return [error for each in messages if (error := self._complete(each))] or None
+            case Abandon(_, messages):
+                receiver = self._open_receiver()
+                for each in messages:
+                    receiver.abandon_message(each)
+                return None
             case DeadLetter(_, message, reason, description):
                 receiver = self._open_receiver()
                 return receiver.dead_letter_message(
@@ -213,6 +229,19 @@ class _Worker:
         if not messages:
             self._syphon.check()
         return messages
+
+    def _peek(
+        self, first: int, count_max: int, timeout_s: float
+    ) -> list[ServiceBusReceivedMessage]:
+        self._syphon.check()
+        receiver = self._open_receiver()
+        try:
+            return receiver.peek_messages(count_max, sequence_number=first, timeout=timeout_s)
+        except Exception as error:
+            if is_broken_by(error):
+                self._drop_receiver()
+            self._syphon.check()
+            raise
 
     def _complete(self, message: ServiceBusReceivedMessage) -> Exception | None:
         try:

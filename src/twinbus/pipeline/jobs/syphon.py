@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 – as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
 
-from twinbus.pipeline.syphon.mover import DEAD_LETTERED, HELD, MOVED
+from twinbus.pipeline.syphon.mover import DEAD_LETTERED, HELD, LEFT, MOVED
 from twinbus.pipeline.syphon.source import FORMAT, SyphonDataSource
 
 INTERVAL_S: Final = 1
@@ -64,11 +64,13 @@ class Totals:
         self.dead_lettered: dict[tuple[str, str], int] = {}  # by destination and reason
         self.held: dict[str, int] = {}  # by destination, of the last round
         self.held_for: dict[str, str] = {}  # why
+        # Not this primary's, or perhaps not: by backlog queue and why, of the last round.
+        self.left: dict[tuple[str, str], int] = {}
         self.size_bytes = 0
 
     def add(self, rows: Sequence[Done]) -> None:
         """A round."""
-        self.held, self.held_for = {}, {}
+        self.held, self.held_for, self.left = {}, {}, {}
         for row in rows:
             path, count = row["destination"], row["count"]
             if row["outcome"] == MOVED:
@@ -80,6 +82,9 @@ class Totals:
             elif row["outcome"] == HELD:
                 self.held[path] = self.held.get(path, 0) + count
                 self.held_for[path] = row["reason"]
+            elif row["outcome"] == LEFT:
+                key = (row["queue"], row["reason"])
+                self.left[key] = self.left.get(key, 0) + count
 
     @property
     def moved_count(self) -> int:

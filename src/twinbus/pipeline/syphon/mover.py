@@ -8,13 +8,15 @@ The same promises as `pairing/syphon.py`, and the same reasons on dead letters:
     damaged, expired, too large, refused,
     destination gone                                dead-lettered, each for its own fault only
     destination down, busy or full, wrong key       held: left where it is, for a later round
+    another primary's, or perhaps so                left where it is, for its own syphon
 
 The backlog itself is the state.  Whoever dies between send and delete leaves a message that is sent
 once more, with the same producer key, which a twinbus destination knows.
 
-Must never delete what was not acknowledged, and never send a message of a session past one that is
-held.  A round begins at the lowest number that is there, so that it meets every held message before
-those that came after it; nothing about sessions has to be remembered between rounds.
+Must never delete what was not acknowledged, never touch another primary's message, and never send a
+message of a session past one that is held.  A round begins at the lowest number that is there, so
+that it meets every held message before those that came after it; nothing about sessions has to be
+remembered between rounds.
 """
 
 from collections import deque
@@ -35,6 +37,7 @@ from twinbus.pairing import reasons
 from twinbus.pairing.errors import UnrestorableMessageError
 from twinbus.pairing.held import SentBefore
 from twinbus.pairing.options import RestoredTimeToLive
+from twinbus.pairing.primary import Owner
 from twinbus.pairing.producer_keys import block_of
 from twinbus.pairing.rests import Rests
 from twinbus.pairing.rules import DAMAGED
@@ -47,11 +50,22 @@ from twinbus.pipeline.bus.protocol import (
     SendRefused,
 )
 from twinbus.pipeline.source.runs import Run, merge
-from twinbus.pipeline.syphon.restoring import RestoredBytes, restore_bytes, sequence_number_of
+from twinbus.pipeline.syphon.restoring import (
+    RestoredBytes,
+    mark_in,
+    restore_bytes,
+    sequence_number_of,
+)
 
 MOVED: Final = "moved"
 DEAD_LETTERED: Final = "dead_lettered"
 HELD: Final = "held"
+LEFT: Final = "left"
+# What a row says of messages that are left; a mark follows the first one.
+LEFT_TO: Final = "belongs to "
+LEFT_UNMARKED: Final = "does not say whose it is"
+_MARKS_MAX: Final = 100  # of other primaries that are told apart
+_MARK_CHARS_MAX: Final = 260
 
 # A part is one batch, which is stored as a whole or not at all; it fits into one of any tier.
 PART_BYTES: Final = 192 * 1024
@@ -96,16 +110,21 @@ class Mover:
         backlog: Bus,
         primary: Callable[[], Bus],
         queue: str,
+        owner: Owner,
         memory: Memory,
         now: Callable[[], Now],
         *,
         time_to_live: RestoredTimeToLive = "original",
         position: str | None = None,
     ) -> None:
-        """`position` begins the producer key of messages that have none; their number ends it."""
+        """`owner` says whose messages may be moved.
+
+        `position` begins the producer key of messages that have none; their number ends it.
+        """
         self._backlog = backlog
         self._primary = primary
         self._queue = queue
+        self._owner = owner
         self._memory = memory
         self._sent = memory.sent.setdefault(queue, SentBefore())
         self._now = now
@@ -142,17 +161,37 @@ class Mover:
     # --- taking -----------------------------------------------------------------------------------
 
     def _restored(self, messages: list[bytes]) -> list[RestoredBytes]:
-        """In the order of the backlog.  What cannot be restored is dead-lettered."""
+        """This primary's, in the order of the backlog; dead-letters what cannot be restored."""
         restored: list[RestoredBytes] = []
         now_ms = self._now().utc_ms
         for data in messages:
             try:
-                restored.append(restore_bytes(data, now_ms, self._time_to_live, self._position))
+                message = restore_bytes(data, now_ms, self._time_to_live, self._position)
             except UnrestorableMessageError as error:
-                self._dead_letter(data, error.reason, error.description)
+                self._give_up(data, error.reason, error.description)
             except Exception as error:  # noqa: BLE001 - no message may stop the ones behind it
-                self._dead_letter(data, DAMAGED, f"{error!r}")
+                self._give_up(data, DAMAGED, f"{error!r}")
+            else:
+                if self._owner.owns(message.primary):
+                    restored.append(message)
+                else:
+                    self._leave(message.primary, message.number, len(data))
         return restored
+
+    def _give_up(self, data: bytes, reason: str, description: str) -> None:
+        """It cannot be restored.  Another primary's is not ours to dead-letter either."""
+        mark = mark_in(data)
+        if self._owner.owns(mark):
+            self._dead_letter(data, reason, description)
+        else:
+            self._leave(mark, _number_in(data), len(data))
+
+    def _leave(self, mark: str | None, number: int, size_bytes: int) -> None:
+        reason = f"{LEFT_TO}{mark[:_MARK_CHARS_MAX]}" if mark else LEFT_UNMARKED
+        key = ("", LEFT, reason)
+        if key not in self.tallies and len(self.tallies) >= _MARKS_MAX:
+            key = ("", LEFT, f"{LEFT_TO}others")
+        self.tallies.setdefault(key, Tally()).add(number, size_bytes)
 
     def _lines(self, restored: list[RestoredBytes]) -> list["_Line"]:
         """What is to be sent, by destination; what has to wait is held."""
@@ -269,7 +308,7 @@ class Mover:
 
     @property
     def _settled_count(self) -> int:
-        return sum(tally.count for key, tally in self.tallies.items() if key[1] != HELD)
+        return sum(tally.count for key, tally in self.tallies.items() if key[1] not in (HELD, LEFT))
 
     def _hold_line(self, line: "_Line") -> None:
         self._hold(line.rest())
@@ -325,6 +364,14 @@ class Mover:
     def _count(self, path: str, outcome: str, reason: str, message: RestoredBytes) -> None:
         tally = self.tallies.setdefault((path, outcome, reason), Tally())
         tally.add(message.number, len(message.data))
+
+
+def _number_in(data: bytes) -> int:
+    """Only to be told; 0 if nobody can read it."""
+    try:
+        return sequence_number_of(data)
+    except (TwinbusError, IndexError):
+        return 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ from twinbus.pipeline.syphon.retyping import retyped, retyped_entries, retyped_s
 
 _RESERVED: Final = {name.encode(): name for name in rules.RESERVED}
 _BROKER: Final = frozenset(name.encode() for name in wire_names.BROKER_ANNOTATIONS)
+_PRIMARY: Final = rules.PRIMARY.encode()
 _SEQUENCE_NUMBER: Final = wire_names.SEQUENCE_NUMBER.encode()
 _ENQUEUED: Final = wire_names.ENQUEUED_TIME.encode()
 _PARTITION_KEY: Final = wire_names.PARTITION_KEY.encode()
@@ -86,6 +87,7 @@ class RestoredBytes:
     session_id: str | None
     partition_key: str | None
     key: str | None  # its producer key, which the delivery annotation carries
+    primary: str | None = None  # the mark of the primary that it belongs to
 
 
 def _entries_of(outline: Outline, code: int) -> list[_Entry]:
@@ -146,6 +148,17 @@ def sequence_number_of(data: bytes) -> int:
     return 0
 
 
+def mark_in(data: bytes) -> str | None:
+    """The mark of the primary that a message of the backlog belongs to, if it can be read."""
+    try:
+        for entry in _entries_of(Outline(data), APPLICATION_PROPERTIES):
+            if entry[0] == _PRIMARY:
+                return text_of(_value(entry))
+    except (RemoteProtocolError, IndexError):
+        return None
+    return None
+
+
 def _restored(
     outline: Outline, now_ms: int, mode: RestoredTimeToLive, position: str | None
 ) -> RestoredBytes:
@@ -202,7 +215,14 @@ def _restored(
         footer,
     ]
     return RestoredBytes(
-        number, enqueued_ms, back.path, b"".join(whole), back.session_id, partition_key, back.key
+        number,
+        enqueued_ms,
+        back.path,
+        b"".join(whole),
+        back.session_id,
+        partition_key,
+        back.key,
+        back.primary,
     )
 
 

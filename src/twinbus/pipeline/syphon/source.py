@@ -26,7 +26,9 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from twinbus.client.connection_string import ConnectionString
 from twinbus.clock import SystemClock
-from twinbus.pairing.options import RestoredTimeToLive
+from twinbus.errors import ConfigError
+from twinbus.pairing.options import RestoredTimeToLive, is_same_namespace
+from twinbus.pairing.primary import Primary, primary_of
 from twinbus.pipeline.bus.pool import bus_for, using_bus
 from twinbus.pipeline.bus.protocol import Bus
 from twinbus.pipeline.options import OPERATIONS, GivenOptions
@@ -45,6 +47,8 @@ SYPHON_OPTIONS: Final[Mapping[str, str]] = {
     "primary": "connection string of where messages belong; required",
     "secondary": "connection string of where their backlog is; required",
     "queues": "the backlog queues, with commas between; required",
+    "primaryName": "what the pair calls its primary, if it does not go by its host name",
+    "adoptUnmarked": "`true`: queues that several primaries may have used have only this one's",
     "restoredTimeToLive": "`original`: all of it again, or `remaining`: what is left",
     "maxPerTask": "messages that a task brings home before its round ends",
     "patience": "`availableNow` only: seconds without any progress after which it ends",
@@ -72,6 +76,7 @@ class SyphonOptions:
     primary: str
     secondary: str
     queues: tuple[str, ...]
+    identity: Primary
     time_to_live: RestoredTimeToLive
     max_per_task: int
     patience_s: int
@@ -82,16 +87,26 @@ class SyphonOptions:
         options = GivenOptions(given, list(SYPHON_OPTIONS))
         primary = options.required("primary", "it says where messages belong")
         secondary = options.required("secondary", "it says where their backlog is")
-        for text in (primary, secondary):
-            ConnectionString.parse(text)
+        hosts = [ConnectionString.parse(text).authority for text in (primary, secondary)]
+        if is_same_namespace(*hosts):
+            raise ConfigError("the options primary and secondary name the same namespace")
+        primary_name = options.text("primaryName")
+        if primary_name is not None and "/" in primary_name:
+            raise ConfigError("the option primaryName is a text without '/'")
         queues = options.required("queues", "the names of the backlog queues")
         time_to_live: RestoredTimeToLive = "original"
         if options.choice("restoredTimeToLive", ("original", "remaining")) == "remaining":
             time_to_live = "remaining"
+        identity = primary_of(
+            hosts[0],
+            primary_name,
+            adopts_unmarked=options.choice("adoptUnmarked", ("false", "true")) == "true",
+        )
         return cls(
             primary,
             secondary,
             tuple(name.strip() for name in queues.split(",") if name.strip()),
+            identity,
             time_to_live,
             options.number("maxPerTask", MAX_PER_TASK_DEFAULT, 1, 1 << 40),
             options.number("patience", PATIENCE_S_DEFAULT, 0, _PATIENCE_S_MAX),
@@ -205,6 +220,7 @@ def _moved(
         backlog,
         lambda: bus_for(options.primary, "twinbus"),
         queue,
+        options.identity.owner_of(queue),
         _MEMORIES.of(options),
         SystemClock().now,
         time_to_live=options.time_to_live,
