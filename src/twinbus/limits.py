@@ -268,7 +268,13 @@ class Limits:
     has_transactions: bool = True
     has_forwarding: bool = True
     has_auto_delete: bool = True
+    has_new_partitioned_entities: bool = True  # those that are there go on in any case
     credits_per_second: int = 0  # for the operations of a namespace; 0: as many as it can
+
+    @property
+    def tier(self) -> str:
+        """As Service Bus calls it in its errors."""
+        return self.name.partition("-")[0].title()
 
 
 PROFILES: Final = {
@@ -292,6 +298,14 @@ PROFILES: Final = {
             message_size_bytes_max=MESSAGE_SIZE_BYTES_MAX,
             sizes_megabytes=PREMIUM_SIZES_MEGABYTES,
             entities_max=ENTITIES_BEARABLE_MAX,
+        ),
+        # In 2017 this tier took no new partitioned entities; later it had them in another form.
+        Limits(
+            name="premium-2017",
+            message_size_bytes_max=MESSAGE_SIZE_BYTES_MAX,
+            sizes_megabytes=PREMIUM_SIZES_MEGABYTES,
+            entities_max=ENTITIES_BEARABLE_MAX,
+            has_new_partitioned_entities=False,
         ),
         # What this server itself can bear.
         Limits(

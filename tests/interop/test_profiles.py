@@ -98,6 +98,40 @@ def test_message_size(tmp_path_factory: pytest.TempPathFactory, profile: str) ->
             assert admin.get_namespace_properties().messaging_sku == profile.title()
 
 
+@pytest.mark.proves("M-9", "E-1")
+def test_partitioned_entities_by_the_rule_of_2017(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No new ones; those that are there go on, through a restart with this profile."""
+    with serve(tmp_path_factory, "premium") as server, connect(server) as admin:
+        admin.create_queue("old", enable_partitioning=True)
+        admin.create_topic("news", enable_partitioning=True)
+    arguments = ["--limits", "premium-2017", "--namespace", "shop"]
+    with ServerProcess(server.data_dir, arguments=arguments) as server, connect(server) as admin:
+        reason = "'EnablePartitioning' can't be set when creating a {} because the namespace 'shop'"
+        with pytest.raises(HttpResponseError, match=reason.format("Queue")) as caught:
+            admin.create_queue("new", enable_partitioning=True)
+        assert caught.value.status_code == 400
+        with pytest.raises(HttpResponseError, match=reason.format("Topic")):
+            admin.create_topic("new", enable_partitioning=True)
+        admin.create_queue("new")
+        old = admin.get_queue("old")
+        old.lock_duration = timedelta(seconds=30)
+        admin.update_queue(old)
+        assert admin.get_queue("old").enable_partitioning
+        admin.create_subscription("news", "all")
+        with ServiceBusClient.from_connection_string(server.connection_string) as client:
+            with client.get_topic_sender("news") as topic, client.get_queue_sender("old") as sender:
+                for link in (topic, sender):
+                    link.send_messages(ServiceBusMessage("goes on", partition_key="k"))
+            for receiver in (
+                client.get_queue_receiver("old"),
+                client.get_subscription_receiver("news", "all"),
+            ):
+                with receiver:
+                    [message] = receiver.receive_messages(max_wait_time=30)
+                    receiver.complete_message(message)
+        assert admin.get_namespace_properties().messaging_sku == "Premium"
+
+
 @pytest.mark.proves("M-7", "M-9")
 @pytest.mark.asyncio
 async def test_transactions_in_the_basic_tier(basic: ServerProcess) -> None:

@@ -45,7 +45,7 @@ def test_bash(tmp_path_factory: pytest.TempPathFactory) -> None:
         ["serve", "send"],
         ["create", "list", "show", "update", "delete", "--help"],
         ["--max-delivery-count", "--max-size-in-megabytes"],
-        ["basic", "standard", "premium", "unlimited"],
+        ["basic", "standard", "premium", "premium-2017", "unlimited"],
         ["resubmit"],
         ["--samples"],
         ["throttle"],

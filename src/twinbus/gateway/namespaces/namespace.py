@@ -39,7 +39,7 @@ from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.gateway import Gateway
 from twinbus.gateway.namespaces.entity_changes import EntityChanges
 from twinbus.gateway.namespaces.entity_locks import place_of
-from twinbus.gateway.namespaces.tiers import check_topics, fit_description
+from twinbus.gateway.namespaces.tiers import check_partitioning, check_topics, fit_description
 from twinbus.gateway.namespaces.views import QueueView, RuleView, SubscriptionView, TopicView
 from twinbus.limits import PROFILE_DEFAULT, Limits
 from twinbus.links.request import ask
@@ -294,6 +294,7 @@ class Namespace:
         async with self._locked(name):
             self._check_not_retired()
             self._check_free(name)
+            check_partitioning(self.limits, self.name, description)
             self._check_room(description)
             description = fit_description(self.limits, self.name, description)
             self._check_description(name, description)

@@ -21,8 +21,14 @@ def check_topics(limits: Limits, namespace: str) -> None:
     if not limits.has_topics:
         raise ArgumentInvalid(
             f"Cannot operate on type Topic because the namespace '{namespace}' is using "
-            f"'{limits.name.title()}' tier."
+            f"'{limits.tier}' tier."
         )
+
+
+def check_partitioning(limits: Limits, namespace: str, description: QueueDescription) -> None:
+    """Refuse a new partitioned entity where the tier has none; one that is there may be changed."""
+    if description.enable_partitioning and not limits.has_new_partitioned_entities:
+        raise _lacks(limits, namespace, description, "EnablePartitioning")
 
 
 def fit_description(limits: Limits, namespace: str, description: D) -> D:
@@ -38,7 +44,7 @@ def fit_description(limits: Limits, namespace: str, description: D) -> D:
         if time_to_live_ms != NEVER_MS:
             raise ArgumentOutOfRange(
                 f"default_time_to_live_ms is {time_to_live_ms}; the "
-                f"'{limits.name.title()}' tier allows {ceiling_ms}."
+                f"'{limits.tier}' tier allows {ceiling_ms}."
             )
         time_to_live_ms = ceiling_ms
     return replace(
@@ -61,7 +67,7 @@ def _check_size(limits: Limits, description: QueueDescription) -> None:
     if sizes and size not in sizes:
         raise ArgumentOutOfRange(
             f"max_size_megabytes is {size}{' for each partition' if is_partitioned else ''}; the "
-            f"'{limits.name.title()}' tier allows {', '.join(map(str, sizes))}."
+            f"'{limits.tier}' tier allows {', '.join(map(str, sizes))}."
         )
 
 
@@ -83,8 +89,13 @@ def _check_features(limits: Limits, namespace: str, description: QueueDescriptio
     )
     for setting, is_wanted, is_there in wanted:
         if is_wanted and not is_there:
-            raise ArgumentInvalid(
-                f"The property '{setting}' can't be set when creating a "
-                f"{description.KIND.title()} because the namespace '{namespace}' is using the "
-                f"'{limits.name.title()}' Tier."
-            )
+            raise _lacks(limits, namespace, description, setting)
+
+
+def _lacks(
+    limits: Limits, namespace: str, description: QueueDescription, setting: str
+) -> ArgumentInvalid:
+    return ArgumentInvalid(
+        f"The property '{setting}' can't be set when creating a {description.KIND.title()} because "
+        f"the namespace '{namespace}' is using the '{limits.tier}' Tier."
+    )

@@ -107,9 +107,7 @@ class CoordinatorLink:
     def _declare(self, event: DeliveryReceived, request: Declare) -> None:
         limits = self._conversation.namespace.limits
         if not limits.has_transactions:
-            raise InvalidOperation(
-                f"Transactions are not supported in the '{limits.name.title()}' tier."
-            )
+            raise InvalidOperation(f"Transactions are not supported in the '{limits.tier}' tier.")
         if request.global_id is not None:
             raise NotSupported("Transactions over several resources are not supported.")
         if event.settled:

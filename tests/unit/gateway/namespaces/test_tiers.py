@@ -7,7 +7,7 @@ import pytest
 from twinbus.entities.descriptions import QueueDescription, SubscriptionDescription
 from twinbus.entities.message import NEVER_MS
 from twinbus.errors import ArgumentInvalid, ServiceError
-from twinbus.gateway.namespaces.tiers import check_topics, fit_description
+from twinbus.gateway.namespaces.tiers import check_partitioning, check_topics, fit_description
 from twinbus.limits import PROFILE_DEFAULT, PROFILES
 
 pytestmark = [pytest.mark.proves("M-9"), pytest.mark.feature("entity.limits")]
@@ -48,6 +48,20 @@ def test_topics() -> None:
         check_topics(PROFILES["basic"], "bus")
     for profile in ("standard", "premium", "unlimited"):
         check_topics(PROFILES[profile], "bus")
+
+
+@pytest.mark.proves("E-1")
+def test_new_partitioned_entities_by_the_rule_of_2017() -> None:
+    """An update of one that is there is none of this check's business."""
+    partitioned = QueueDescription(enable_partitioning=True)
+    limits = PROFILES["premium-2017"]
+    reason = "'EnablePartitioning' can't be set .* namespace 'bus' is using the 'Premium' Tier"
+    with pytest.raises(ArgumentInvalid, match=reason):
+        check_partitioning(limits, "bus", partitioned)
+    check_partitioning(limits, "bus", QueueDescription())
+    assert fit_description(limits, "bus", partitioned) == partitioned
+    for profile in ("basic", "standard", "premium", "unlimited"):
+        check_partitioning(PROFILES[profile], "bus", partitioned)
 
 
 GIGABYTES = {
