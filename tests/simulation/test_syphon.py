@@ -14,7 +14,7 @@ from azure.servicebus.exceptions import (
 
 from tests.simulation.syphon_world import BacklogQueue, Destination, World, down
 from twinbus.pairing.events import StrangersLeft
-from twinbus.pairing.reasons import DESTINATION_NOT_FOUND, TOO_LARGE
+from twinbus.pairing.rules import DESTINATION_NOT_FOUND, TOO_LARGE
 
 pytestmark = pytest.mark.proves("P-14", "P-15", "C-2")
 

@@ -87,7 +87,6 @@ PUBLIC_DOORS = {
         "held",
         "options",
         "producer_keys",
-        "reasons",
         "rests",
         "rules",
         "syphon",

@@ -43,10 +43,14 @@ PROPERTIES: Final = "properties"
 APPLICATION_PROPERTIES: Final = "application_properties"
 FOOTER: Final = "footer"
 
-# Of a dead letter.
+# Why a message is dead-lettered in the backlog; operators filter by these texts.
 DAMAGED: Final = "DamagedBacklogMessage"
 NO_PATH: Final = "NoDestinationPath"
 EXPIRED: Final = "TTLExpiredException"
+DESTINATION_NOT_FOUND: Final = "DestinationNotFound"
+TOO_LARGE: Final = "MessageSizeExceeded"
+REFUSED: Final = "DestinationRefused"
+DESCRIPTION_LENGTH_MAX: Final = 1024
 
 TIMESPAN: Final = b"com.microsoft:timespan"  # describes ticks of 100 ns, as Microsoft's clients do
 TICKS_PER_MS: Final = 10_000

@@ -36,7 +36,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from twinbus.pairing import reasons
+from twinbus.pairing import rules
 from twinbus.pairing.classification import Verdict, is_wrapped_fault, verdict_of
 from twinbus.pairing.errors import PairingError, UnrestorableMessageError
 from twinbus.pairing.events import Event, StrangersLeft, SyphonProgress, SyphonResting
@@ -46,7 +46,6 @@ from twinbus.pairing.primary import UNMARKED, Owner, Primary
 from twinbus.pairing.producer_keys import block_of
 from twinbus.pairing.rests import BUSY_REST_S, REST_S_MAX, REST_S_MIN, Backoff, Rests
 from twinbus.pairing.rewriting import Restored, encoded_size, mark_of, restore
-from twinbus.pairing.rules import DAMAGED
 from twinbus.pairing.steps import (
     Abandon,
     Complete,
@@ -310,7 +309,7 @@ class Syphon:
         except UnrestorableMessageError as error:
             return None, (error.reason, error.description)
         except Exception as error:  # noqa: BLE001 - no message may stop the ones behind it
-            return None, (DAMAGED, f"{error!r}")
+            return None, (rules.DAMAGED, f"{error!r}")
 
     def _to_destination(self, cycle: _Cycle, path: str, taken: list[_Taken]) -> Flow[None]:
         free = []
@@ -373,13 +372,13 @@ class Syphon:
 
     def _refuse(self, cycle: _Cycle, taken: _Taken, error: Exception) -> Flow[None]:
         if isinstance(error, MessagingEntityNotFoundError):
-            reason = reasons.DESTINATION_NOT_FOUND
+            reason = rules.DESTINATION_NOT_FOUND
         elif isinstance(error, MessageSizeExceededError):
-            reason = reasons.TOO_LARGE
+            reason = rules.TOO_LARGE
         elif isinstance(error, ServiceBusError) and _can_be_sent(taken.restored.message):
-            reason = reasons.REFUSED
+            reason = rules.REFUSED
         else:
-            reason = DAMAGED
+            reason = rules.DAMAGED
         description = f"{taken.restored.path}: {error}"
         yield from self._dead_letter(cycle, taken.received, reason, description)
 
@@ -388,7 +387,7 @@ class Syphon:
     ) -> Flow[None]:
         try:
             yield DeadLetter(
-                cycle.queue, message, reason, description[: reasons.DESCRIPTION_LENGTH_MAX]
+                cycle.queue, message, reason, description[: rules.DESCRIPTION_LENGTH_MAX]
             )
         except Exception:  # noqa: BLE001 - its lock is lost or the backlog is: it comes again
             return

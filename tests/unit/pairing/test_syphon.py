@@ -22,9 +22,15 @@ from azure.servicebus.exceptions import (
 
 from twinbus.pairing.core import PairSettings
 from twinbus.pairing.events import SyphonProgress, SyphonResting
-from twinbus.pairing.reasons import DESTINATION_NOT_FOUND, REFUSED, TOO_LARGE
 from twinbus.pairing.rewriting import rewrite
-from twinbus.pairing.rules import DAMAGED, EXPIRED, NO_PATH
+from twinbus.pairing.rules import (
+    DAMAGED,
+    DESTINATION_NOT_FOUND,
+    EXPIRED,
+    NO_PATH,
+    REFUSED,
+    TOO_LARGE,
+)
 from twinbus.pairing.steps import Complete, DeadLetter, Pause, Receive, SendRestored, Step
 from twinbus.pairing.syphon import Syphon
 

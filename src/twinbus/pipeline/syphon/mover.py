@@ -33,14 +33,13 @@ from twinbus.errors import (
     ServerBusy,
     TwinbusError,
 )
-from twinbus.pairing import reasons
+from twinbus.pairing import rules
 from twinbus.pairing.errors import UnrestorableMessageError
 from twinbus.pairing.held import SentBefore
 from twinbus.pairing.options import RestoredTimeToLive
 from twinbus.pairing.primary import Owner
 from twinbus.pairing.producer_keys import block_of
 from twinbus.pairing.rests import Rests
-from twinbus.pairing.rules import DAMAGED
 from twinbus.pipeline.bus.protocol import (
     OF_ONE_MESSAGE,
     SENDERS_MAX,
@@ -170,7 +169,7 @@ class Mover:
             except UnrestorableMessageError as error:
                 self._give_up(data, error.reason, error.description)
             except Exception as error:  # noqa: BLE001 - no message may stop the ones behind it
-                self._give_up(data, DAMAGED, f"{error!r}")
+                self._give_up(data, rules.DAMAGED, f"{error!r}")
             else:
                 if self._owner.owns(message.primary):
                     restored.append(message)
@@ -322,11 +321,11 @@ class Mover:
 
     def _refuse(self, message: RestoredBytes, error: Exception) -> None:
         if isinstance(error, EntityNotFound):
-            reason = reasons.DESTINATION_NOT_FOUND
+            reason = rules.DESTINATION_NOT_FOUND
         elif isinstance(error, MessageSizeExceeded):
-            reason = reasons.TOO_LARGE
+            reason = rules.TOO_LARGE
         else:
-            reason = reasons.REFUSED
+            reason = rules.REFUSED
         self._dead.setdefault((reason, f"{message.path}: {error}"), []).append(message.number)
         self._count(message.path, DEAD_LETTERED, reason, message)
 
@@ -340,7 +339,7 @@ class Mover:
         """Delete what was acknowledged, dead-letter what can never be delivered."""
         dead, self._dead = self._dead, {}
         for (reason, description), numbers in dead.items():
-            text = description[: reasons.DESCRIPTION_LENGTH_MAX]
+            text = description[: rules.DESCRIPTION_LENGTH_MAX]
             self._backlog.settle(self._queue, runs_of(numbers), reason, text)
         self._delete_moved()
 
