@@ -129,13 +129,13 @@ def make_backlog_queues(admin: ServiceBusAdministrationClient, name: str, count:
         step = next(flow)
         while True:
             if isinstance(step, ListQueues):
-                step = flow.send([each.name for each in admin.list_queues()])
+                step = flow.send(list(admin.list_queues()))
             else:
                 assert isinstance(step, CreateQueue)
                 admin.create_queue(step.queue, **step.settings)
                 step = flow.send(None)
     except StopIteration as end:
-        made: list[str] = end.value
+        made: list[str] = end.value.names
         return made
 
 
