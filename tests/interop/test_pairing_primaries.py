@@ -305,4 +305,4 @@ def test_drain_into_the_secondary(place: Place, capsys: pytest.CaptureFixture[st
     text = place.secondary.connection_string
     arguments = ["pair", "drain", "--primary", at("localhost", place.secondary)]
     assert main([*arguments, "--secondary", text]) == 1
-    assert "is given as primary and as secondary" in capsys.readouterr().err
+    assert "cannot be paired with itself" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import EntityStatus
 from pyspark.sql import SparkSession
 
-from tests.crash.pairing_bus import ORDERS, VISITS, transfer_queue
+from tests.crash.pairing_bus import VISITS, transfer_queue
 from tests.interop.administration import connect
 from tests.interop.pairs import take
 from tests.spark.syphon_stage import PAIR, Stage, create_entities, dead_letters
@@ -126,14 +126,15 @@ def test_messages_of_another_primary_are_left(
     spark: SparkSession, primary: ServerProcess, secondary: ServerProcess, tmp_path: Path
 ) -> None:
     """Also in the queue of this one; it says whose they are, and ends."""
+    primary.create_queue("mine")
     stage = Stage(primary, secondary)
-    stage.fill(COUNT)
     plain = ServiceBusMessage("x").raw_amqp_message
-    put(stage, 0, *(rewrite(plain, ORDERS, f"other/{n}", "another") for n in range(1, 4)))
+    for mark, count in (("another", 3), (PAIR, 5)):
+        put(stage, 0, *(rewrite(plain, "mine", f"{mark}/{n + 1}", mark) for n in range(count)))
     totals = Run(spark, stage, tmp_path, patience="5").wait()
-    assert stage.broken_promises() == {}
-    assert (totals.moved_count, totals.dead_letter_count) == (COUNT, 0)
+    assert (totals.moved, totals.dead_letter_count) == ({"mine": 5}, 0)
     assert totals.left == {(stage.backlog[0], "belongs to another"): 3}
+    assert len(take(primary, "mine")) == 5
     assert len(take(secondary, stage.backlog[0])) == 3  # other tests use this queue, too
     assert stage.waiting() == 0
 

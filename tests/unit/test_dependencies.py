@@ -81,11 +81,11 @@ INSIDE = {
 # What users import by name; of these, other rooms of ours use some modules, too.
 PUBLIC_DOORS = {
     "pairing": {
-        "backlog_queues",
         "errors",
         "events",
         "held",
         "options",
+        "primary",
         "producer_keys",
         "rests",
         "rules",

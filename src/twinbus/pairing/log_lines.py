@@ -18,8 +18,8 @@ from twinbus.pairing.events import (
     SyphonProgress,
     SyphonResting,
 )
+from twinbus.pairing.primary import one_line, strangers_told
 
-_CHARS_MAX: Final = 260  # of an entity's path
 LOGGER: Final = logging.getLogger("twinbus.pairing")
 
 
@@ -50,29 +50,12 @@ def log(event: Event) -> None:
         case SyphonResting(path, error, rest_s):
             LOGGER.warning("syphon-resting path=%s rest_s=%.1f error=%r", path, rest_s, error)
         case StrangersLeft(queue, primary, count):
+            whose = one_line(primary) or "unknown"
+            told = strangers_told(queue, primary, count)
             LOGGER.warning(
-                "strangers-left queue=%s primary=%s count=%d: %s",
-                queue,
-                one_line(primary) or "unknown",
-                count,
-                left_because(primary),
+                "strangers-left queue=%s primary=%s count=%d: %s", queue, whose, count, told
             )
         case PairFaulted(reason):
             LOGGER.error("pair-faulted reason=%s", reason)
         case _:
             assert_never(event)
-
-
-def left_because(primary: str) -> str:
-    """Why messages with this mark are left in a backlog queue, and what to do about it."""
-    if primary:
-        return "they belong to another primary, and wait for its own syphon"
-    return (
-        "they do not say whose they are, and other primaries may have used this queue; if they "
-        "are all of this primary, run `twinbus pair drain --adopt-unmarked`"
-    )
-
-
-def one_line(text: str) -> str:
-    """Anybody may have written it: no message breaks out of its line."""
-    return text if text.isprintable() and len(text) <= _CHARS_MAX else repr(text[:64])

@@ -14,16 +14,13 @@ Queues of others are those of older versions, which used the first part of any h
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from twinbus.pairing.options import (
-    AMQPS_PORT,
-    SendAvailabilityPairedNamespaceOptions,
-    host_and_port,
-    is_same_namespace,
-)
+from twinbus.pairing import rules
+from twinbus.pairing.options import AMQPS_PORT, host_and_port, is_same_namespace
+from twinbus.pairing.value_types import text_of
 
 # In this cloud a namespace's name is its own; other clouds may have one of the same name.
 _AZURE: Final = ".servicebus.windows.net"
@@ -33,6 +30,7 @@ _OTHER_CLOUDS: Final = (
     ".servicebus.cloudapi.de",
 )
 UNMARKED: Final = ""  # what stands for the mark of a message that has none
+_CHARS_MAX: Final = 260  # of an entity's path
 
 
 def prefix_of(name: str) -> str:
@@ -70,27 +68,46 @@ class Primary:
     def owner_of(self, queue: str) -> Owner:
         return Owner(self.mark, self.adopts_unmarked or self.is_own(queue))
 
-    def old_queues(self, names: Iterable[str]) -> list[str]:
-        """Those that an older version may have made for it, in the order of their index."""
-        if self.old_name is None:
-            return []
-        return [name for _, name in sorted(indexed(self.old_name, names).items())]
+    def stranger_in(self, queue: str, properties: Mapping[str, object]) -> str | None:
+        """Whose a message is, by its application properties; None: this primary's to move."""
+        mark = text_of(properties.get(rules.PRIMARY))
+        return None if self.owner_of(queue).owns(mark) else mark or UNMARKED
+
+    @property
+    def prefix(self) -> str:
+        """How the names of its backlog queues begin."""
+        return prefix_of(self.name)
+
+    def own_queues(self, names: Iterable[str], count_max: int | None = None) -> list[str]:
+        """The backlog queues among these, in the order of their index, below the count."""
+        return _indexed(self.name, names, count_max)
+
+    def old_queues(self, names: Iterable[str], count_max: int | None = None) -> list[str]:
+        """Those that an older version may have made for it."""
+        return [] if self.old_name is None else _indexed(self.old_name, names, count_max)
 
 
-def indexed(name: str, queues: Iterable[str]) -> dict[int, str]:
-    """The backlog queues of this name by their index; Service Bus's names compare without case."""
+def _indexed(name: str, queues: Iterable[str], count_max: int | None) -> list[str]:
+    """Service Bus's names compare without case, and the secondary may have kept another one."""
     pattern = re.compile(re.escape(prefix_of(name)) + r"([0-9]{1,9})", re.IGNORECASE)
     found = ((pattern.fullmatch(queue), queue) for queue in queues)
-    return {int(match[1]): queue for match, queue in found if match is not None}
+    by_index = {int(match[1]): queue for match, queue in found if match is not None}
+    return [by_index[each] for each in sorted(by_index) if count_max is None or each < count_max]
 
 
 def primary_of(
-    namespace: str, primary_name: str | None = None, *, adopts_unmarked: bool = False
+    namespace: str,
+    primary_name: str | None = None,
+    *,
+    secondary: str | None = None,
+    adopts_unmarked: bool = False,
 ) -> Primary:
     """The primary at this host; `primary_name` if its owner has given it one.
 
-    `ValueError` if it is no namespace.
+    `ValueError` if it is no namespace, or the same as its secondary.
     """
+    if secondary is not None and is_same_namespace(namespace, secondary):
+        raise ValueError(f"{namespace} cannot be paired with itself.")
     if primary_name is not None:
         return Primary(primary_name, primary_name, None, adopts_unmarked)
     host, port = host_and_port(namespace)
@@ -107,14 +124,23 @@ def primary_of(
     return Primary(name, name, label, adopts_unmarked)
 
 
-def primary_in(
-    options: SendAvailabilityPairedNamespaceOptions, primary: Any, secondary: Any
-) -> Primary:
-    """From a pair's two clients; `ValueError` if they share a namespace."""
-    namespace: str = primary.fully_qualified_namespace
-    if is_same_namespace(namespace, secondary.fully_qualified_namespace):
-        raise ValueError(f"{namespace} cannot be paired with itself.")
-    return primary_of(namespace, options.primary_name, adopts_unmarked=options.adopt_unmarked)
+def strangers_told(queue: str, primary: str, count: int) -> str:
+    """What people are told of messages that are left in a backlog queue; no mark: UNMARKED."""
+    if primary:
+        whose = f"of {one_line(primary)}"
+        reason = "they belong to another primary, and wait for its own syphon"
+    else:
+        whose = "without a mark"
+        reason = (
+            "they do not say whose they are, and other primaries may have used this queue; if they "
+            "are all of this primary, run `twinbus pair drain --adopt-unmarked`"
+        )
+    return f"{queue}: {count:,} messages {whose} are left: {reason}"
+
+
+def one_line(text: str) -> str:
+    """Anybody may have written it: no message breaks out of its line."""
+    return text if text.isprintable() and len(text) <= _CHARS_MAX else repr(text[:64])
 
 
 def _is_address(host: str) -> bool:

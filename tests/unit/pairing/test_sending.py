@@ -306,6 +306,25 @@ def test_stamps_never_make_a_message_too_large() -> None:
     assert world.entity.state is State.HEALTHY
 
 
+@pytest.mark.proves("P-12", "P-19")
+def test_the_mark_counts_for_the_size() -> None:
+    """A message that would fit without it is refused before anything is sent."""
+    world = World()
+    world.fail_over()
+    world.send(message())
+    [step] = world.to_backlog()
+    [waiting] = step.messages
+    properties = dict(waiting.application_properties or {})
+    assert properties.pop("x-twinbus-primary") == world.pairing.settings.identity.mark
+    size = encoded_size(waiting)
+    waiting.application_properties = properties
+    world.sender.backlog_limit_bytes = encoded_size(waiting)
+    with pytest.raises(BacklogMessageSizeExceededError) as caught:
+        world.send(message())
+    assert caught.value.rewritten_bytes == size
+    assert world.to_backlog() == []
+
+
 def test_a_message_that_cannot_be_encoded_is_its_own_fault() -> None:
     """The SDK finds out in the middle of sending, and wraps what it found."""
     world = World(interval_s=0.0)

@@ -21,7 +21,7 @@ from azure.servicebus.exceptions import (
 )
 
 from twinbus.pairing.core import PairSettings
-from twinbus.pairing.events import SyphonProgress, SyphonResting
+from twinbus.pairing.events import StrangersLeft, SyphonProgress, SyphonResting
 from twinbus.pairing.rewriting import rewrite
 from twinbus.pairing.rules import (
     DAMAGED,
@@ -31,7 +31,16 @@ from twinbus.pairing.rules import (
     REFUSED,
     TOO_LARGE,
 )
-from twinbus.pairing.steps import Complete, DeadLetter, Pause, Receive, SendRestored, Step
+from twinbus.pairing.steps import (
+    Abandon,
+    Complete,
+    DeadLetter,
+    Pause,
+    Peek,
+    Receive,
+    SendRestored,
+    Step,
+)
 from twinbus.pairing.syphon import Syphon
 
 pytestmark = pytest.mark.proves("P-14")
@@ -193,6 +202,49 @@ def test_a_foreign_message_is_a_dead_letter() -> None:
     shell.sent("q", 3)
     assert shell.syphon.dead_lettered == {QUEUE: 2}
     assert shell.syphon.take_events() == [SyphonProgress(QUEUE, 1, 2, 0, 1)]
+
+
+@pytest.mark.proves("P-19")
+def test_messages_of_others_are_left() -> None:
+    """Neither sent nor dead-lettered, whatever is wrong with them; and looked at from then on."""
+    shell = Shell()
+    path = {"x-ms-path": "q"}
+    others = received(1, amqp(path | {"x-twinbus-primary": "other"}))
+    damaged = received(2, amqp({"x-twinbus-primary": "other", "x-ms-sessionid": 7}))
+    ours = received(3, amqp(path | {"x-twinbus-primary": "NS"}))
+    shell.receive(others, damaged, ours)
+    sent = shell.step
+    assert isinstance(sent, SendRestored)
+    [message] = sent.messages
+    assert not message.application_properties, "the mark is taken off"
+    shell.answer()
+    shell.completed(3)
+    assert shell.step == Peek(QUEUE, 1, 100, 60.0)
+    assert shell.answer([others, damaged]) == Peek(QUEUE, 3, 100, 60.0)
+    assert shell.answer([]) == Abandon(QUEUE, [others, damaged])
+    assert shell.answer(MessageLockLostError(message="too late")) == Pause(1.0)
+    events = shell.syphon.take_events()
+    assert events == [SyphonProgress(QUEUE, 1, 0, 0, 1), StrangersLeft(QUEUE, "other", 2)]
+    assert shell.syphon.counts == {QUEUE: (1, 0, 0, 2)}
+    shell.answer()
+    shell.answer([others])
+    assert shell.answer([]) == Pause(2.0)
+    assert shell.syphon.take_events() == [], "reported once"
+    shell.answer()
+    shell.answer([others, waiting(4)])
+    assert shell.is_polling(), "something of this primary's is there"
+
+
+@pytest.mark.proves("P-19")
+def test_an_old_queue_that_is_deleted() -> None:
+    """Is nothing to wait for."""
+    shell = Shell(PairSettings(primary="ns.example", secondary="two"))
+    assert isinstance(shell.step, Peek)
+    assert shell.answer(MessagingEntityNotFoundError(message="gone")) is None
+
+
+def amqp(properties: dict[str, Any]) -> AmqpAnnotatedMessage:
+    return AmqpAnnotatedMessage(data_body="?", application_properties=properties)
 
 
 def test_a_message_that_nobody_has_thought_of() -> None:

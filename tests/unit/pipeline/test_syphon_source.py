@@ -42,7 +42,7 @@ def test_whose_messages_are_moved() -> None:
         ({"operations": "other"}, "the option operations is one of"),
         ({"adoptUnmarked": "perhaps"}, "the option adoptUnmarked is one of"),
         ({"primaryName": "a/b"}, "the option primaryName is a text without '/'"),
-        ({"secondary": PRIMARY}, "primary and secondary name the same namespace"),
+        ({"secondary": PRIMARY}, "one cannot be paired with itself"),
     ],
 )
 def test_options_that_cannot_be(change: dict[str, str], text: str) -> None:

@@ -21,15 +21,13 @@ from twinbus.client.admin import API_VERSION
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.http import REFUSED, HttpClient, Unreachable
 from twinbus.clock import SystemClock
-from twinbus.pairing.log_lines import one_line
-from twinbus.pairing.primary import Owner
-from twinbus.pairing.rewriting import mark_of
 from twinbus.pairing.rules import PATH
 
 SAMPLE: Final = 100  # messages of a queue that are looked at
 _AT_A_TIME: Final = 10  # queues that are looked at together: the SDK takes its time to connect
 _NOBODY: Final = "(no x-ms-path)"
 _UNMARKED: Final = "(unmarked)"
+_PATH_CHARS_MAX: Final = 260
 
 
 @dataclass(frozen=True)
@@ -84,16 +82,12 @@ def _knock(connection_string: str) -> Namespace:
 
 def _look(options: argparse.Namespace) -> list[QueueStatus]:
     backlog = Backlog(options)
-    text, primary = options.secondary, backlog.primary
+    text, queues = options.secondary, backlog.queues()
     with ThreadPoolExecutor(_AT_A_TIME) as threads:
-        return list(
-            threads.map(
-                lambda queue: _status(text, queue, primary.owner_of(queue.name)), backlog.queues()
-            )
-        )
+        return list(threads.map(lambda queue: _status(text, queue, backlog), queues))
 
 
-def _status(connection_string: str, queue: BacklogQueue, owner: Owner) -> QueueStatus:
+def _status(connection_string: str, queue: BacklogQueue, backlog: Backlog) -> QueueStatus:
     """Only a queue that has something is worth a connection."""
     oldest_s: float | None = None
     destinations: Counter[str] = Counter()
@@ -113,9 +107,9 @@ def _status(connection_string: str, queue: BacklogQueue, owner: Owner) -> QueueS
             given = message.application_properties or {}
             properties = {_text(key): value for key, value in given.items()}
             destinations[_text(properties.get(PATH, _NOBODY))] += 1
-            mark = mark_of(message.raw_amqp_message)
-            if not owner.owns(mark):
-                strangers[mark or _UNMARKED] += 1
+            whose = backlog.primary.stranger_in(queue.name, properties)
+            if whose is not None:
+                strangers[whose or _UNMARKED] += 1
         if messages and messages[0].enqueued_time_utc is not None:
             now_s = SystemClock().now().utc_ms / 1_000
             oldest_s = max(0.0, now_s - messages[0].enqueued_time_utc.timestamp())
@@ -150,9 +144,9 @@ def _print(primary: Namespace, secondary: Namespace, found: list[QueueStatus]) -
 
 
 def _row(status: QueueStatus) -> list[str]:
-    paths = ", ".join(f"{one_line(path)} ({n})" for path, n in status.destinations.items())
+    paths = ", ".join(f"{_one_line(path)} ({n})" for path, n in status.destinations.items())
     if status.strangers:
-        others = ", ".join(f"{one_line(mark)} ({n})" for mark, n in status.strangers.items())
+        others = ", ".join(f"{_one_line(mark)} ({n})" for mark, n in status.strangers.items())
         paths += f"; not this primary's: {others}"
     if status.active > status.sampled > 0:
         paths += f" of the first {status.sampled}"
@@ -163,3 +157,8 @@ def _row(status: QueueStatus) -> list[str]:
         "" if status.oldest_s is None else span(status.oldest_s),
         paths,
     ]
+
+
+def _one_line(path: str) -> str:
+    """Anybody may have put it there: no message breaks out of its line."""
+    return path if path.isprintable() and len(path) <= _PATH_CHARS_MAX else repr(path[:64])

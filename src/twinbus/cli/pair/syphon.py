@@ -23,9 +23,8 @@ from twinbus.errors import TwinbusError
 from twinbus.pairing.aio._steady import Closing
 from twinbus.pairing.aio._syphon import RunningSyphon
 from twinbus.pairing.events import StrangersLeft, SyphonProgress, SyphonResting
-from twinbus.pairing.log_lines import left_because, one_line
 from twinbus.pairing.options import RestoredTimeToLive
-from twinbus.pairing.primary import Primary
+from twinbus.pairing.primary import Primary, strangers_told
 from twinbus.pairing.syphon import Syphon
 
 LOOK_S: Final = 0.2
@@ -190,11 +189,8 @@ class _Run:
                 reason = " ".join(str(event.error).split())
                 self._progress.say(f"{event.path} rests for {event.rest_s:g} s: {reason}")
             elif isinstance(event, StrangersLeft):
-                whose = f"of {one_line(event.primary)}" if event.primary else "without a mark"
-                self._progress.say(
-                    f"{event.queue}: {event.count:,} messages {whose} are left: "
-                    f"{left_because(event.primary)}"
-                )
+                told = strangers_told(event.queue, event.primary, event.count)
+                self._progress.say(told)
 
     def _seconds(self) -> float:
         return self._clock.now().mono_ms / 1_000

@@ -117,12 +117,11 @@ def _nothing(told: Mapping[str, Any]) -> None:
 
 def _left(queue: str, reason: str, count: int) -> str:
     """What is told once of messages that are not this primary's, or may not be."""
-    from twinbus.pairing.log_lines import left_because, one_line  # noqa: PLC0415  loads the SDK
+    from twinbus.pairing.primary import strangers_told  # noqa: PLC0415  loads the SDK
     from twinbus.pipeline.syphon.mover import LEFT_TO  # noqa: PLC0415  loads the SDK
 
     primary = reason.removeprefix(LEFT_TO) if reason.startswith(LEFT_TO) else ""
-    whose = f"of {one_line(primary)}" if primary else "without a mark"
-    return f"{queue}: {count:,} messages {whose} are left: {left_because(primary)}"
+    return strangers_told(queue, primary, count)
 
 
 class _Shown:

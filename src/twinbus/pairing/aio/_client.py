@@ -31,7 +31,7 @@ from twinbus.pairing.coupling import Side
 from twinbus.pairing.events import Callback
 from twinbus.pairing.fitness import FoundQueues
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions, check_kinds
-from twinbus.pairing.primary import primary_in
+from twinbus.pairing.primary import primary_of
 
 
 async def pair_namespace(
@@ -51,7 +51,11 @@ async def pair_namespace(
             opened.push_async_callback(primary.close)
         manager, secondary = open_secondary(options, opened)
         check_not_faulted(primary, secondary)
-        identity = primary_in(options, primary, secondary)
+        identity = primary_of(
+            primary.fully_qualified_namespace,
+            options.primary_name,
+            secondary=secondary.fully_qualified_namespace,
+        )
         found = await find_backlog_queues(manager, identity.name, options.backlog_queues_wanted)
         old_queues = await find_old_queues(manager, identity) if options.enable_syphon else []
         paired = PairedServiceBusClient(primary, secondary, options, found, old_queues, posts)

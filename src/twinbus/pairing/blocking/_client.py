@@ -33,7 +33,7 @@ from twinbus.pairing.coupling import Side
 from twinbus.pairing.events import Callback
 from twinbus.pairing.fitness import FoundQueues
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions, check_kinds
-from twinbus.pairing.primary import primary_in
+from twinbus.pairing.primary import primary_of
 
 
 def pair_namespace(
@@ -53,7 +53,11 @@ def pair_namespace(
             opened.callback(primary.close)
         manager, secondary = open_secondary(options, opened)
         check_not_faulted(primary, secondary)
-        identity = primary_in(options, primary, secondary)
+        identity = primary_of(
+            primary.fully_qualified_namespace,
+            options.primary_name,
+            secondary=secondary.fully_qualified_namespace,
+        )
         found = find_backlog_queues(manager, identity.name, options.backlog_queues_wanted)
         old_queues = find_old_queues(manager, identity) if options.enable_syphon else []
         paired = PairedServiceBusClient(primary, secondary, options, found, old_queues, posts)

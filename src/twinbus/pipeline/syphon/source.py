@@ -27,7 +27,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from twinbus.client.connection_string import ConnectionString
 from twinbus.clock import SystemClock
 from twinbus.errors import ConfigError
-from twinbus.pairing.options import RestoredTimeToLive, is_same_namespace
+from twinbus.pairing.options import RestoredTimeToLive
 from twinbus.pairing.primary import Primary, primary_of
 from twinbus.pipeline.bus.pool import bus_for, using_bus
 from twinbus.pipeline.bus.protocol import Bus
@@ -88,8 +88,6 @@ class SyphonOptions:
         primary = options.required("primary", "it says where messages belong")
         secondary = options.required("secondary", "it says where their backlog is")
         hosts = [ConnectionString.parse(text).authority for text in (primary, secondary)]
-        if is_same_namespace(*hosts):
-            raise ConfigError("the options primary and secondary name the same namespace")
         primary_name = options.text("primaryName")
         if primary_name is not None and "/" in primary_name:
             raise ConfigError("the option primaryName is a text without '/'")
@@ -97,11 +95,13 @@ class SyphonOptions:
         time_to_live: RestoredTimeToLive = "original"
         if options.choice("restoredTimeToLive", ("original", "remaining")) == "remaining":
             time_to_live = "remaining"
-        identity = primary_of(
-            hosts[0],
-            primary_name,
-            adopts_unmarked=options.choice("adoptUnmarked", ("false", "true")) == "true",
-        )
+        adopts = options.choice("adoptUnmarked", ("false", "true")) == "true"
+        try:
+            identity = primary_of(
+                hosts[0], primary_name, secondary=hosts[1], adopts_unmarked=adopts
+            )
+        except ValueError as error:
+            raise ConfigError(f"{error} Check the options primary and secondary") from None
         return cls(
             primary,
             secondary,
