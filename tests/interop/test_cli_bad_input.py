@@ -160,17 +160,29 @@ def text_of(port: int, key: str = KEY, rule: str = ROOT.name) -> str:
 
 
 def test_no_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
+    with (
+        socket.create_server(("127.0.0.1", 0)) as found,
+        socket.create_server(("127.0.0.1", 0)) as other,
+    ):
+        port, other_port = found.getsockname()[1], other.getsockname()[1]
     monkeypatch.setenv(CONNECTION_STRING, text_of(port))
     for command, words in ASKING.items():
         said = refused(capsys, command, words)
         assert f"no bus answers at 127.0.0.1:{port}" in said
         assert "start one with `twinbus serve`" in said
     monkeypatch.setenv(f"{CONNECTION_STRING}_PRIMARY", text_of(port))
-    monkeypatch.setenv(f"{CONNECTION_STRING}_SECONDARY", text_of(port))
+    monkeypatch.setenv(f"{CONNECTION_STRING}_SECONDARY", text_of(other_port))
     for command in ("pair drain", "pair syphon"):
         assert "no bus answers" in refused(capsys, command, [])
+
+
+def test_a_primary_that_is_its_own_secondary(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for side in ("PRIMARY", "SECONDARY"):
+        monkeypatch.setenv(f"{CONNECTION_STRING}_{side}", text_of(5672))
+    for command in ("pair drain", "pair syphon"):
+        assert "cannot be paired with itself" in refused(capsys, command, [])
 
 
 def test_no_bus_but_something_else(
