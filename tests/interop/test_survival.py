@@ -10,7 +10,7 @@ import pytest
 
 from twinbus.cli.arguments import CONNECTION_STRING
 from twinbus.cli.main import main
-from twinbus.gateway.health.survival import GOES_ON, Deployment, survival
+from twinbus.gateway.health.survival import GOES_ON, LOST, Deployment, survival
 from twinbus.testing.server import ServerProcess
 
 pytestmark = [pytest.mark.proves("A-3"), pytest.mark.feature("cli.doctor")]
@@ -38,7 +38,8 @@ def check(found: dict[str, Any], deployment: Deployment) -> None:
     for outcome in survival(deployment):
         finding = found[outcome.failure]
         assert finding["found"] == f"{outcome.verdict}: {outcome.what}"
-        assert finding["state"] == ("warn" if outcome.fix else "ok")
+        is_warned = outcome.fix or outcome.verdict == LOST
+        assert finding["state"] == ("warn" if is_warned else "ok")
         assert outcome.fix in finding["fix"] and outcome.beyond in finding["fix"]
 
 

@@ -21,6 +21,7 @@ from twinbus.client.connection_string import ConnectionString
 from twinbus.client.http import REFUSED, HttpClient
 from twinbus.clock import SystemClock
 from twinbus.errors import TwinbusError
+from twinbus.gateway.health.survival import LOST
 
 ASK_S_MAX: Final = 3.0
 SKEW_S_GOOD: Final = 60
@@ -130,12 +131,13 @@ def _ask_survival(text: str) -> list[dict[str, str]]:
 
 
 def _survival(outcomes: list[dict[str, str]]) -> Iterator[Finding]:
-    """A warning where another deployment would do better; what only others can do is advice."""
+    """A warning where messages can be lost or another deployment would do better."""
     for each in outcomes:
-        fix, beyond = each.get("fix", ""), each.get("beyond", "")
-        found = f"{each.get('verdict', '')}: {each.get('what', '')}"
+        fix, beyond, verdict = each.get("fix", ""), each.get("beyond", ""), each.get("verdict", "")
+        found = f"{verdict}: {each.get('what', '')}"
         advice = "; ".join(text for text in (fix, beyond) if text)
-        yield Finding(each.get("failure", ""), WARN if fix else OK, found, advice)
+        state = WARN if fix or verdict == LOST else OK
+        yield Finding(each.get("failure", ""), state, found, advice)
 
 
 def _skew(date: str | None) -> Finding:

@@ -45,9 +45,9 @@ def survival(deployment: Deployment) -> list[Outcome]:
         Outcome(
             "server killed",
             STOPS,
-            "by kill -9, a crash or a power cut: nothing until it is started again; then all that "
-            "was acknowledged is there",
-            beyond="have it started again by systemd or the container's restart policy",
+            "by kill -9, a crash or a power cut: nothing is served until it is started again; "
+            "everything acknowledged is still there",
+            beyond="let systemd or the container's restart policy start it again",
         ),
         _broker_lost(deployment),
         _broker_hung(deployment),
@@ -57,8 +57,8 @@ def survival(deployment: Deployment) -> list[Outcome]:
         Outcome(
             "machine lost",
             LOST,
-            "or its data centre: the messages that wait here are lost with its disks",
-            beyond="pair the application with a namespace elsewhere: sending goes on; back up",
+            "or its data centre: messages still waiting here are lost with its disks",
+            beyond="pair the application with a namespace elsewhere, so that it can go on sending",
         ),
     ]
 
@@ -66,7 +66,7 @@ def survival(deployment: Deployment) -> list[Outcome]:
 def _broker_lost(deployment: Deployment) -> Outcome:
     failure = "broker lost"
     if deployment.brokers == 0:
-        what = "the broker is the server's own process: as after a kill -9"
+        what = "the broker is the server's own process: the same as a killed server"
         return Outcome(failure, STOPS, what, "serve with --brokers 2")
     return _after_a_broker(failure, deployment, "")
 
@@ -74,29 +74,29 @@ def _broker_lost(deployment: Deployment) -> Outcome:
 def _broker_hung(deployment: Deployment) -> Outcome:
     failure = "broker hung"
     if deployment.brokers == 0:
-        what = "the server hangs, and nobody restarts it"
-        return Outcome(failure, STOPS, what, "serve with --brokers 2, which are watched")
-    return _after_a_broker(failure, deployment, "found out after 2 s; ")
+        what = "the server hangs, and nothing restarts it"
+        return Outcome(failure, STOPS, what, "serve with --brokers 2: broker processes are watched")
+    return _after_a_broker(failure, deployment, "noticed after 2 s; ")
 
 
 def _after_a_broker(failure: str, deployment: Deployment, begins: str) -> Outcome:
     if deployment.brokers == 1:
-        what = "it is started again in seconds; until then clients hear that it is unavailable"
+        what = "it is restarted within seconds; until then, its stores are unavailable"
         return Outcome(failure, WAITS, begins + what, "serve with --brokers 2")
     if deployment.stores == 1:
-        what = "another opens the store in seconds; until then clients hear that it is unavailable"
+        what = "another opens the store within seconds; until then, it is unavailable"
         return Outcome(failure, WAITS, begins + what, "serve with --store twice")
-    what = "others take its stores over in seconds; sends go elsewhere or into the journal"
+    what = "others take over its stores within seconds; sends go elsewhere or into the journal"
     return Outcome(failure, GOES_ON, begins + what)
 
 
 def _slow_store(deployment: Deployment) -> Outcome:
     failure = "store slow"
     if deployment.stores == 1:
-        what = "every send waits as long as the disk takes: there is no other store for a journal"
+        what = "every send takes as long as the disk does: there is no other store for a journal"
         return Outcome(failure, WAITS, what, _TWO_DISKS)
     if deployment.disks == 1:
-        what = "a slow disk has all stores, and the journal with them, so every send waits"
+        what = "all stores, and so the journal, are on the slow disk: every send waits"
         return Outcome(failure, WAITS, what, _TWO_DISKS)
     return Outcome(
         failure,
@@ -107,14 +107,14 @@ def _slow_store(deployment: Deployment) -> Outcome:
 
 def _failed_disk(deployment: Deployment) -> Outcome:
     failure = "disk failed"
-    mirror = "mirror the disk: what waits on a dead one is lost"
+    mirror = "mirror the disk: messages on a dead disk are lost"
     if deployment.brokers == 0:
-        what = "the server stops with exit code 3, and what it has acknowledged is on that disk"
+        what = "the server stops with exit code 3; everything acknowledged is on that disk"
         return Outcome(failure, STOPS, what, _TWO_DISKS, mirror)
     if deployment.stores == 1 or deployment.disks == 1:
-        what = "every store is down, and tried again every 10 s, until the disk works"
+        what = "all stores are down, and are tried again every 10 s until the disk works"
         return Outcome(failure, WAITS, what, _TWO_DISKS, mirror)
-    what = "sends go elsewhere or, for up to 15 minutes, into the journal; the rest there waits"
+    what = "sends go elsewhere or, for up to 15 minutes, into the journal; messages on it wait"
     return Outcome(failure, GOES_ON, what, beyond=mirror)
 
 
@@ -122,6 +122,6 @@ def _full_disk(deployment: Deployment) -> Outcome:
     failure = "disk full"
     if deployment.stores == 1 or deployment.disks == 1:
         what = "sends are refused until there is room; receiving and settling go on"
-        return Outcome(failure, WAITS, what, _TWO_DISKS, "make room, or watch the free space")
+        return Outcome(failure, WAITS, what, _TWO_DISKS, "free some space, and monitor it")
     what = "sends go elsewhere or into the journal; receiving and settling go on"
     return Outcome(failure, GOES_ON, what)
