@@ -64,6 +64,12 @@ def flavour(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """Of a test's own pair, and of its queue: nobody else's backlog queues are touched."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def open_clients(server: ServerProcess) -> AsyncIterator[list[Client]]:
     """The clients of a module's tests, closed together: the SDK takes half a second for each."""

@@ -73,12 +73,6 @@ def servers(shared_servers: Servers) -> Iterator[Servers]:
 
 
 @pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    """Of the test's pair, and of its queue: nobody else's backlog queues are touched."""
-    return re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")
-
-
-@pytest.fixture
 def queue(servers: Servers, name: str) -> str:
     return servers.create_queue(name)
 

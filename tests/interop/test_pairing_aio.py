@@ -7,7 +7,6 @@ import asyncio
 import datetime as dt
 import gc
 import os
-import re
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -41,12 +40,6 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     with run_servers(tmp_path_factory.mktemp("pairing")) as servers:
         yield servers
     gc.collect()  # what the SDK has left open is to be found here, where it is forgiven
-
-
-@pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    """Of the test's pair, and of its queue."""
-    return re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ Two real servers, both flavours, the SDK's default retries.
 """
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -36,12 +35,6 @@ DEFAULTS: dict[str, Any] = {"primary_options": {}, "client_options": {}}
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     with run_servers(tmp_path_factory.mktemp("clients")) as both:
         yield both
-
-
-@pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    """Of the test's pair, and of its queue."""
-    return re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")
 
 
 @pytest.fixture

@@ -46,12 +46,6 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 
 @pytest.fixture
-def name(request: pytest.FixtureRequest) -> str:
-    """Of the test's pair, and of its queue."""
-    return re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")
-
-
-@pytest.fixture
 def queue(servers: Servers, name: str) -> str:
     return servers.create_queue(name)
 

@@ -3,12 +3,13 @@
 As blocking/_busy.py has it, for the SDK's async links.
 """
 
-import inspect
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from azure.servicebus.aio import ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.exceptions import ServiceBusError, ServiceBusServerBusyError
+
+from twinbus.pairing.blocking._busy import has_judge
 
 
 def raise_busy(link: ServiceBusSender | ServiceBusReceiver) -> None:
@@ -27,15 +28,4 @@ def raise_busy(link: ServiceBusSender | ServiceBusReceiver) -> None:
     link._handle_exception = judge_or_raise  # type: ignore[method-assign]  # noqa: SLF001
 
 
-def _can_raise() -> bool:
-    """Whether the installed SDK has the method as expected; if not, it is left as it is."""
-    for kind in (ServiceBusSender, ServiceBusReceiver):
-        method = getattr(kind, "_handle_exception", None)
-        if not inspect.iscoroutinefunction(method):
-            return False
-        if list(inspect.signature(method).parameters) != ["self", "exception"]:
-            return False
-    return True
-
-
-CAN_RAISE: Final = _can_raise()
+CAN_RAISE: Final = has_judge((ServiceBusSender, ServiceBusReceiver), is_async=True)

@@ -7,6 +7,7 @@ at once, and does the waiting.  Everything else the SDK tries again as it was to
 """
 
 import inspect
+from collections.abc import Sequence
 from typing import Final
 
 from azure.servicebus import ServiceBusReceiver, ServiceBusSender
@@ -28,15 +29,15 @@ def raise_busy(link: ServiceBusSender | ServiceBusReceiver) -> None:
     link._handle_exception = judge_or_raise  # type: ignore[method-assign]  # noqa: SLF001
 
 
-def _can_raise() -> bool:
+def has_judge(kinds: Sequence[type], is_async: bool) -> bool:
     """Whether the installed SDK has the method as expected; if not, it is left as it is."""
-    for kind in (ServiceBusSender, ServiceBusReceiver):
+    for kind in kinds:
         method = getattr(kind, "_handle_exception", None)
-        if not inspect.isfunction(method) or inspect.iscoroutinefunction(method):
+        if not inspect.isfunction(method) or inspect.iscoroutinefunction(method) != is_async:
             return False
         if list(inspect.signature(method).parameters) != ["self", "exception"]:
             return False
     return True
 
 
-CAN_RAISE: Final = _can_raise()
+CAN_RAISE: Final = has_judge((ServiceBusSender, ServiceBusReceiver), is_async=False)
