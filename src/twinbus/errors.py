@@ -21,6 +21,7 @@ ways.  Text never contains keys, tokens or more than 64 bytes of what a peer sen
     │   ├── ServerBusy               com.microsoft:server-busy
     │   ├── OperationTimeout         com.microsoft:timeout
     │   ├── Unavailable              amqp:internal-error
+    │   ├── PartitionRefused         twinbus:partition-refused
     │   ├── ArgumentInvalid          com.microsoft:argument-error
     │   ├── ArgumentOutOfRange       com.microsoft:argument-out-of-range
     │   ├── TransactionNotFound      amqp:transaction:unknown-id
@@ -134,6 +135,17 @@ class Unavailable(ServiceError):
     """
 
     amqp_condition = "amqp:internal-error"
+    http_status = 503
+    retryable = True
+
+
+class PartitionRefused(ServiceError):
+    """The partition that a producer has chosen does not take the message; another may.
+
+    Ours, and only for producers that ask (`ProducerKey.is_asking`).  Nothing was stored.
+    """
+
+    amqp_condition = "twinbus:partition-refused"
     http_status = 503
     retryable = True
 

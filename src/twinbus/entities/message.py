@@ -143,14 +143,20 @@ class ProducerKey:
 
     Either it is a ping: checked like a message, and then forgotten.  Or its producer has numbered
     it, and sends it under the same number whenever it sends it again (arrivals.py).
+
+    A producer that asks can choose another partition for the message, and number it anew: a
+    partition that would not take it at once is to refuse it.
     """
 
-    __slots__ = ("is_ping", "number", "producer")
+    __slots__ = ("is_asking", "is_ping", "number", "producer")
 
-    def __init__(self, producer: str, number: int, is_ping: bool = False) -> None:
+    def __init__(
+        self, producer: str, number: int, is_ping: bool = False, is_asking: bool = False
+    ) -> None:
         self.producer = producer
         self.number = number
         self.is_ping = is_ping
+        self.is_asking = is_asking
 
 
 class NewMessage:

@@ -25,6 +25,7 @@ NO_PARTITION: Final = -1  # of an entity that has none
 NUMBERED_RUN: Final = 4_096  # numbers of a producer that go to one partition, then to the next
 
 _MARK: Final = "#"
+_HOME: Final = "@"  # in the name of a producer, before the number of a partition
 _NUMBERS: Final[dict[str, int]] = {str(each): each for each in range(PARTITION_COUNT)}
 _SUBSCRIPTIONS: Final = SUBSCRIPTIONS.lower()
 
@@ -77,15 +78,25 @@ def hash_key(key: str) -> int:
     return zlib.crc32(key.encode()) % PARTITION_COUNT
 
 
+def producer_at(producer: str, partition: int) -> str:
+    """What a producer calls itself where it numbers the messages for one partition."""
+    return f"{producer}{_HOME}{partition}"
+
+
 def numbered_partition(messages: list[NewMessage]) -> int:
     """Where a delivery without a key belongs whose producer has numbered it, so that copies of it
     meet there; NO_PARTITION of any other.  Its first message decides.
 
-    Runs of numbers stay together: they are remembered as such (arrivals.py).
+    Producers number what they have for a partition by itself (`producer_at`): an entity remembers
+    runs of numbers (arrivals.py).  Those of before this was so, whose messages may wait in a
+    backlog still, have runs that go to one partition, then to the next.
     """
     key = messages[0].producer_key if messages else None
     if key is None or key.is_ping:
         return NO_PARTITION
+    partition = _NUMBERS.get(key.producer.rpartition(_HOME)[2], NO_PARTITION)
+    if partition != NO_PARTITION and _HOME in key.producer:
+        return partition
     start = zlib.crc32(key.producer.encode())
     return (start + key.number // NUMBERED_RUN) % PARTITION_COUNT
 

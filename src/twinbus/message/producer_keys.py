@@ -1,7 +1,11 @@
 """Producer keys: the number that a producer gives a message, so that a copy of it is recognized.
 
 On the wire a key is a delivery annotation, "<producer>/<number>".  Producers put it last, alone in
-its section.
+its section.  A producer whose name ends with "@<partition>" has chosen that partition for its
+messages without a session id or partition key.
+
+A number with a zero in front asks (`ProducerKey.is_asking`).  It is the same number, also to a
+server that has never heard of asking.
 """
 
 from typing import Final
@@ -20,6 +24,7 @@ from twinbus.message.sections import (
 )
 
 NUMBER_DIGITS_MAX: Final = 18  # more would not fit into 63 bits
+_ZERO: Final = ord("0")
 
 _START: Final = descriptor(DELIVERY_ANNOTATIONS)
 _NAME: Final = encode_symbol(wire_names.PRODUCER_KEY)
@@ -38,6 +43,12 @@ def key_section(key: str) -> bytes:
     if size > PRODUCER_KEY_CHARS_MAX:  # beyond ASCII; any other key fits into a short map
         return encode_map_section(DELIVERY_ANNOTATIONS, 2, _NAME + encode_string(key))
     return b"".join([_START, _LONE_HEADS[size], raw])
+
+
+def asking(key: str) -> str:
+    """The same key, as a producer writes it that can still choose another partition."""
+    producer, _, digits = key.rpartition("/")
+    return f"{producer}/0{digits}"
 
 
 def lone_key(data: bytes, at: int) -> bytes:
@@ -68,7 +79,7 @@ def read_producer_key(key: object) -> ProducerKey:
     if fault or not isinstance(key, str):
         raise ArgumentInvalid(f"The producer key {fault}.")
     producer, _, digits = key.rpartition("/")
-    return ProducerKey(producer, int(digits))
+    return ProducerKey(producer, int(digits), is_asking=digits[0] == "0")
 
 
 def key_fault(key: object) -> str:
@@ -101,7 +112,7 @@ class KeysOfLink:
             if digits.isdigit() and len(digits) <= NUMBER_DIGITS_MAX:
                 number = int(digits)
                 if number:
-                    return ProducerKey(self._producer, number)
+                    return ProducerKey(self._producer, number, False, digits[0] == _ZERO)
         producer_key = read_producer_key(key.decode())
         self._producer = producer_key.producer
         self._start = producer_key.producer.encode() + b"/"

@@ -22,6 +22,17 @@ class PingRefusedError(PairingError):
     """The primary refuses pings, and waiting will not help (policy `legacy` only)."""
 
 
+class PartitionRefusedError(PairingError):
+    """The partition that was chosen for a message does not take it; never seen by applications.
+
+    `is_certain`: no try before this one can have arrived, so another partition may be chosen.
+    """
+
+    def __init__(self, message: str, *, is_certain: bool) -> None:
+        super().__init__(message)
+        self.is_certain = is_certain
+
+
 class PairFaultedError(PairingError):
     """One of the two clients was closed or has faulted, so the pair has ended."""
 
