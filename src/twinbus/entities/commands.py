@@ -42,12 +42,20 @@ class Command:
 class Send(Command):
     """Enqueue (or schedule) messages, all or none.  Reply: their sequence numbers."""
 
-    __slots__ = ("carrier", "carrier_completed", "carrier_numbers", "messages", "partition")
+    __slots__ = (
+        "carrier",
+        "carrier_completed",
+        "carrier_numbers",
+        "has_room",
+        "messages",
+        "partition",
+    )
 
     def __init__(self, entity_id: int, messages: list[NewMessage], context: object = None) -> None:
         super().__init__(entity_id, context)
         self.messages = messages
         self.partition = -1  # of a partitioned entity, where it is known already
+        self.has_room = False  # it was found elsewhere, in other partitions: do not look for it
         # Who carries these over from another store, and their numbers there: what has come before
         # is dropped, and its sequence number is 0.
         self.carrier = ""

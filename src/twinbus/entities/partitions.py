@@ -16,12 +16,13 @@ import zlib
 from typing import Final
 
 from twinbus.entities.descriptions import PREFIX_END, SUBSCRIPTIONS
-from twinbus.entities.message import NewMessage
+from twinbus.entities.message import NewMessage, ProducerKey
 from twinbus.errors import InvalidOperation
 
 PARTITION_COUNT: Final = 16  # Service Bus: of every partitioned entity
 COUNTER_BITS: Final = 48  # of a sequence number; the partition is in those above
 NO_PARTITION: Final = -1  # of an entity that has none
+SEVERAL: Final = -2  # in place of a partition: the messages belong to several
 NUMBERED_RUN: Final = 4_096  # numbers of a producer that go to one partition, then to the next
 
 _MARK: Final = "#"
@@ -83,22 +84,39 @@ def producer_at(producer: str, partition: int) -> str:
     return f"{producer}{_HOME}{partition}"
 
 
-def numbered_partition(messages: list[NewMessage]) -> int:
-    """Where a delivery without a key belongs whose producer has numbered it, so that copies of it
-    meet there; NO_PARTITION of any other.  Its first message decides.
+def home_of(key: ProducerKey | None) -> int:
+    """The partition of a message without another key that its producer has numbered, so that copies
+    of it meet there; NO_PARTITION of any other.
 
     Producers number what they have for a partition by itself (`producer_at`): an entity remembers
-    runs of numbers (arrivals.py).  Those of before this was so, whose messages may wait in a
-    backlog still, have runs that go to one partition, then to the next.
+    runs of numbers (arrivals.py).  Those of earlier versions, whose messages may still wait in a
+    backlog, have runs of numbers that go to one partition, then to the next.
     """
-    key = messages[0].producer_key if messages else None
     if key is None or key.is_ping:
         return NO_PARTITION
-    partition = _NUMBERS.get(key.producer.rpartition(_HOME)[2], NO_PARTITION)
-    if partition != NO_PARTITION and _HOME in key.producer:
+    _, mark, number = key.producer.rpartition(_HOME)
+    partition = _NUMBERS.get(number, NO_PARTITION)
+    if mark and partition != NO_PARTITION:
         return partition
     start = zlib.crc32(key.producer.encode())
     return (start + key.number // NUMBERED_RUN) % PARTITION_COUNT
+
+
+def numbered_partition(messages: list[NewMessage]) -> int:
+    """The home of a delivery without a key; NO_PARTITION if its first message has none.
+
+    SEVERAL if messages of different producers have different homes.
+    """
+    first = messages[0].producer_key if messages else None
+    home = home_of(first)
+    if home != NO_PARTITION:
+        for message in messages:
+            key = message.producer_key
+            if key is None or first is None or key.producer == first.producer:
+                continue
+            if home_of(key) not in (home, NO_PARTITION):
+                return SEVERAL
+    return home
 
 
 def key_of(message: NewMessage, by_message_id: bool) -> str | None:

@@ -31,7 +31,9 @@ class QueueSends(QueueTransitions):
         if isinstance(command, Send):
             if command.carrier:
                 return self.send_carried(command, now)
-            return self.send(command.messages, now)
+            if command.has_room:
+                self.check_sendable()
+            return self.send(command.messages, now, command.has_room)
         return self._apply_other(command, now)
 
     def _apply_other(self, command: Command, now: Now) -> object:

@@ -3,10 +3,7 @@
     key (E-3)    session id, else partition key, else the message id where duplicates are detected
     keyed        to the partition of the key and to no other: its order and its repeats are there
     no key       round robin over the partitions that are well (E-6, E-7)
-    numbered     by its producer, and no key: to the partition of the number, because only there a
-                 copy is known again (entities/arrivals.py).  If that is not well, into its journal;
-                 if there can be none, and it is down, to the next partition that is well.  Full or
-                 busy it refuses, as a plain queue does: a copy might find it otherwise
+    numbered     by its producer, and no key: where the producer says (numbered_sends.py)
 
 The messages of one delivery go to one partition, in one step.  Only where message ids are the keys
 is a delivery split: if a part of it is refused, the client sends all of it again, and the messages
@@ -22,6 +19,7 @@ from twinbus.entities.message import NewMessage
 from twinbus.entities.partitions import (
     NO_PARTITION,
     PARTITION_COUNT,
+    SEVERAL,
     hash_key,
     key_of,
     numbered_partition,
@@ -35,25 +33,26 @@ from twinbus.errors import (
     Unavailable,
 )
 from twinbus.gateway.directory.directory import Entity, Part
-from twinbus.gateway.partitions.fan_out import Gather, Routes, all_down, shown
+from twinbus.gateway.partitions.fan_out import Routes, all_down, shown
+from twinbus.gateway.partitions.numbered_sends import send_numbered
+from twinbus.gateway.partitions.split_sends import SplitSend
 from twinbus.links.store_link import DOWN, SLOW, UP, StoreLink
 
 UNKEYED: Final = -1  # in place of a partition: any will do
-SPLIT: Final = -2  # in place of a partition: the messages belong to several
 
 
 # --- choosing ---------------------------------------------------------------------------------
 
 
 def key_partition(entity: Entity, messages: list[NewMessage]) -> int:
-    """Where the keys of one delivery lead; UNKEYED or SPLIT if that is not one partition."""
+    """Where the keys of one delivery lead; UNKEYED or SEVERAL if that is not one partition."""
     by_message_id = entity.description.requires_duplicate_detection
     if len(messages) == 1:
         key = key_of(messages[0], by_message_id)
         return UNKEYED if key is None else hash_key(key)
     if by_message_id and _are_keyed_by_id(messages):
         partitions = {hash_key(message.message_id or "") for message in messages}
-        return partitions.pop() if len(partitions) == 1 else SPLIT
+        return partitions.pop() if len(partitions) == 1 else SEVERAL
     keys = {key_of(message, by_message_id) for message in messages}
     if len(keys) > 1:
         raise InvalidOperation(
@@ -76,26 +75,21 @@ def next_partition(links: list[StoreLink], entity: Entity, tried: int = 0) -> in
 
     `tried` has a bit for each partition that is not to be asked again.
     """
-    partition = _well_partition(links, entity, entity.cursor, tried)
-    entity.cursor = (partition + 1) % PARTITION_COUNT
-    return partition
-
-
-def _well_partition(links: list[StoreLink], entity: Entity, start: int, tried: int) -> int:
-    """The first partition from `start` on that is well, else one that is slow."""
-    slow = UNKEYED
-    partition = start
-    for _ in range(PARTITION_COUNT):
-        if not tried >> partition & 1:
-            health = links[entity.parts[partition].store].health
-            if health == UP:
-                return partition
-            if health == SLOW and slow == UNKEYED:
-                slow = partition
-        partition = (partition + 1) % PARTITION_COUNT
-    if slow == UNKEYED:
+    found = UNKEYED
+    for step in range(PARTITION_COUNT):
+        partition = (entity.cursor + step) % PARTITION_COUNT
+        if tried >> partition & 1:
+            continue
+        health = links[entity.parts[partition].store].health
+        if health == UP:
+            found = partition
+            break
+        if health == SLOW and found == UNKEYED:
+            found = partition
+    if found == UNKEYED:
         raise all_down(entity)
-    return slow
+    entity.cursor = (found + 1) % PARTITION_COUNT
+    return found
 
 
 def check_not_down(links: list[StoreLink], entity: Entity, part: Part) -> None:
@@ -117,25 +111,30 @@ def deal(
     place of a partition: `route` is to look at this one by itself; it is refused, or split.
     """
     keyed: dict[int, list[int]] = {}
-    numbered: dict[int, list[int]] = {}  # apart from the keyed: `route_send` may choose another
+    numbered: dict[tuple[int, bool], list[int]] = {}  # apart from the keyed: they may be refused
     unkeyed: list[int] = []
     alone: list[tuple[int, list[int]]] = []
     for index, messages in enumerate(deliveries):
         try:
             partition = key_partition(entity, messages)
         except InvalidOperation:
-            partition = SPLIT
+            partition = SEVERAL
         if partition == UNKEYED:
             partition = numbered_partition(messages)
             if partition == NO_PARTITION:
                 unkeyed.append(index)
-            else:
-                numbered.setdefault(partition, []).append(index)
-        elif partition == SPLIT:
+                continue
+            if partition != SEVERAL:
+                key = messages[0].producer_key
+                is_asking = key is not None and key.is_asking
+                numbered.setdefault((partition, is_asking), []).append(index)
+                continue
+        if partition == SEVERAL:
             alone.append((UNKEYED, [index]))
         else:
             keyed.setdefault(partition, []).append(index)
-    return [*keyed.items(), *numbered.items(), *_runs(links, entity, unkeyed), *alone]
+    homes = [(partition, indices) for (partition, _), indices in numbered.items()]
+    return [*keyed.items(), *homes, *_runs(links, entity, unkeyed), *alone]
 
 
 def _runs(
@@ -165,8 +164,9 @@ def route_send(gateway: Routes, entity: Entity, command: Command) -> None:
         return
     if partition < 0:
         partition = key_partition(entity, command.messages)
-        if partition == SPLIT:
-            _SplitSend(gateway, entity, command).start()
+        if partition == SEVERAL:
+            partitions = [hash_key(message.message_id or "") for message in command.messages]
+            SplitSend(gateway, entity, command, partitions, send_keyed).start()
             return
         is_keyed = partition != UNKEYED
     else:
@@ -182,7 +182,7 @@ def route_send(gateway: Routes, entity: Entity, command: Command) -> None:
         command.partition = partition
         send_keyed(gateway, entity, command)
     elif numbered_partition(command.messages) != NO_PARTITION:
-        _send_numbered(gateway, entity, command)
+        send_numbered(gateway, entity, command)
     else:
         if partition == UNKEYED or links[entity.parts[partition].store].health != UP:
             partition = next_partition(links, entity)
@@ -194,19 +194,6 @@ def send_keyed(gateway: Routes, entity: Entity, command: Send) -> None:
     """To the partition of the key, or to where the gateway takes it meanwhile."""
     if not gateway.divert(entity, entity.parts[command.partition], command):
         _send_to(gateway, entity, command)
-
-
-def _send_numbered(gateway: Routes, entity: Entity, command: Send) -> None:
-    """To the partition of the first number, also through its journal; elsewhere if it must be."""
-    partition = numbered_partition(command.messages)
-    part = entity.parts[partition]
-    health = gateway.links[part.store].health
-    command.partition = partition
-    if health != UP and gateway.divert(entity, part, command):
-        return
-    if health == DOWN:
-        command.partition = _well_partition(gateway.links, entity, partition, 0)
-    _Evasion(gateway, entity, command).send()
 
 
 def _send_to(gateway: Routes, entity: Entity, command: Send) -> None:
@@ -251,9 +238,6 @@ class _Evasion:
         store = parts[command.partition].store
         is_refused_at_once = self._is_asking and isinstance(error, Unavailable | ServerBusy)
         is_down = is_refused_at_once and self._gateway.links[store].health == DOWN
-        numbered = numbered_partition(command.messages)
-        if numbered != NO_PARTITION and not is_down:
-            return False
         if isinstance(error, DiskFull) or is_down:
             for part in parts:
                 if part.store == store:
@@ -264,41 +248,7 @@ class _Evasion:
             return False
         links = self._gateway.links
         try:
-            if numbered == NO_PARTITION:
-                command.partition = next_partition(links, self._entity, self._tried)
-            else:  # a copy that has to evade, too, takes the same way
-                command.partition = _well_partition(links, self._entity, numbered, self._tried)
+            command.partition = next_partition(links, self._entity, self._tried)
         except Unavailable:
             return False
         return True
-
-
-class _SplitSend(Gather):
-    """A delivery whose message ids belong to several partitions."""
-
-    __slots__ = ("_places", "_sends")
-
-    def __init__(self, gateway: Routes, entity: Entity, command: Send) -> None:
-        super().__init__(gateway, entity, command)
-        self._places: list[list[int]] = []  # for each send, where its messages were
-        self._sends: list[Send] = []
-        places: dict[int, list[int]] = {}
-        for place, message in enumerate(command.messages):
-            places.setdefault(hash_key(message.message_id or ""), []).append(place)
-        for partition, found in places.items():
-            send = Send(0, [command.messages[place] for place in found])
-            send.partition = partition
-            self._places.append(found)
-            self._sends.append(send)
-
-    def start(self) -> None:
-        self.expect(len(self._sends))
-        for index, send in enumerate(self._sends):
-            send.context = (self, index)
-            try:
-                send_keyed(self.gateway, self.entity, send)
-            except Unavailable as error:
-                self.replied(Reply(send, None, error), index)
-
-    def gathered(self, replies: list[Reply]) -> None:
-        self.answer_in_order(self._places, replies)

@@ -63,7 +63,7 @@ def encode_command(store: int, number: int, command: commands.Command) -> Operat
     if isinstance(command, commands.Send):
         messages = encode_new_messages(command.messages)
         carrier = command.carrier
-        if not carrier:
+        if not carrier and not command.has_room:
             return (SEND, store, number, command.entity_id, messages)
         numbers, completed = command.carrier_numbers, command.carrier_completed
         return (SEND, store, number, command.entity_id, messages, carrier, numbers, completed)
@@ -93,6 +93,7 @@ def decode_command(operation: Operation) -> commands.Command:
         send = commands.Send(operation[3], messages, operation[2])
         if len(operation) > 5:
             send.carrier = operation[5]
+            send.has_room = not send.carrier  # else there would be nothing to say
             send.carrier_numbers = operation[6]
             send.carrier_completed = operation[7]
         return send

@@ -9,7 +9,6 @@ from tests.unit.gateway.sim_stores import keyed
 from tests.unit.gateway.transfer.test_journal import SICK, Scene
 from twinbus.entities.commands import Send
 from twinbus.entities.descriptions import QueueDescription
-from twinbus.entities.facts import MAIN
 from twinbus.entities.message import NewMessage, ProducerKey
 from twinbus.entities.partitions import (
     NO_PARTITION,
@@ -17,8 +16,16 @@ from twinbus.entities.partitions import (
     hash_key,
     numbered_partition,
     partition_of,
+    producer_at,
 )
-from twinbus.errors import InvalidOperation, QuotaExceeded
+from twinbus.errors import (
+    EntityDisabled,
+    InvalidOperation,
+    PartitionRefused,
+    QuotaExceeded,
+    Unavailable,
+)
+from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.partitions.sends import deal
 from twinbus.gateway.transfer.journal import JOURNALLING
 from twinbus.gateway.transfer.journal_entries import decode_entry, encode_entry
@@ -108,36 +115,119 @@ def test_the_journal_leads_to_the_same_partition(health: int) -> None:
     assert part.partition == command.partition == HOME
 
 
-@pytest.mark.proves("E-7")
-def test_without_a_journal_a_partition_that_is_down_is_evaded_always_the_same_way() -> None:
+def test_without_a_journal_a_partition_that_is_down_refuses() -> None:
+    """It may have a copy already, and elsewhere nobody would know that."""
     bus = Bus(store_count=4)
     queue = bus.create()
     bus.sims[HOME % 4].health = DOWN
-    number = bus.send(queue, numbered(7))[0]
-    assert partition_of(number) == (HOME + 1) % PARTITION_COUNT
-    for _ in range(5):
-        bus.send(queue, new(b"x"))  # whose turn it is does not matter
-    assert bus.send(queue, numbered(7)) == [0]
+    refused = bus.ask(queue, Send(queue.entity_id, [numbered(7)]))
+    assert isinstance(refused.error, Unavailable)
+    assert "Nothing was stored now" in str(refused.error)
 
 
-def test_a_full_partition_refuses_what_is_known_again_only_there() -> None:
-    """Elsewhere a copy would be a second message, if it finds room at home."""
+# --- partitions that producers have chosen --------------------------------------------------------
+
+
+def at(partition: int, number: int, is_asking: bool = False, size: int = 0) -> NewMessage:
+    message = new(bytes(size) or b"%d" % number)
+    key = ProducerKey(producer_at("producer", partition), number, is_asking=is_asking)
+    message.producer_key = key
+    return message
+
+
+def fill(bus: Bus, queue: Entity, partition: int, size: int = 1 << 20) -> None:
+    part = queue.parts[partition]
+    full = bus.sims[part.store].store.entities[part.entity_id]
+    full.send([NewMessage(bytes(size))], bus.clock.now())
+    bus.settle()
+
+
+@pytest.mark.parametrize("partition", range(PARTITION_COUNT))
+def test_the_partition_that_a_producer_has_chosen(partition: int) -> None:
+    assert numbered_partition([at(partition, 1)]) == partition
+    assert numbered_partition([at(partition, 70_000), at(partition, 70_001)]) == partition
+
+
+@pytest.mark.parametrize("producer", ["a@16", "a@x", "a@", "a@-1", "a@07", "7"])
+def test_what_is_no_choice_of_a_partition(producer: str) -> None:
+    expected = zlib.crc32(producer.encode()) % PARTITION_COUNT
+    assert numbered_partition([numbered(1, producer=producer)]) == expected
+
+
+@pytest.mark.proves("P-20")
+def test_messages_with_several_homes_go_their_own_ways() -> None:
+    bus = Bus(store_count=4)
+    queue = bus.create()
+    mixed = [at(3, 1), at(9, 1), at(3, 2)]
+    first, second, third = bus.send(queue, *mixed)
+    assert [partition_of(each) for each in (first, second, third)] == [3, 9, 3]
+    assert bus.send(queue, *[at(3, 1), at(9, 1), at(3, 2)]) == [0, 0, 0]
+    assert deal(bus.links, queue, [mixed]) == [(-1, [0])]
+
+
+@pytest.mark.proves("P-20")
+@pytest.mark.parametrize("health", [SLOW, DOWN])
+def test_an_unhealthy_partition_refuses_who_can_choose_another(health: int) -> None:
+    bus = Bus(store_count=4)
+    queue = bus.create()
+    bus.diverts = True
+    bus.sims[3].health = health
+    refused = bus.ask(queue, Send(queue.entity_id, [at(3, 7, is_asking=True)]))
+    assert isinstance(refused.error, PartitionRefused)
+    assert "Partition 3 of 'orders'" in str(refused.error)
+    assert bus.diverted == []
+    bus.start(queue, Send(0, [at(3, 7)]))  # who cannot is helped by the journal
+    ((part, command),) = bus.diverted
+    assert part.partition == command.partition == 3
+
+
+@pytest.mark.proves("P-20")
+def test_a_full_partition_refuses_who_can_choose_another() -> None:
     bus = Bus(store_count=2)
     queue = bus.create(description=QueueDescription(max_size_megabytes=1))
-    part = queue.parts[HOME]
-    full = bus.sims[part.store].store.entities[part.entity_id]
-    (large,) = full.send([NewMessage(bytes(1 << 20))], bus.clock.now())
-    bus.settle()
-    refused = bus.ask(queue, Send(queue.entity_id, [numbered(7), numbered(8)]))
-    assert isinstance(refused.error, QuotaExceeded)
-    bus.send(queue, new(b"x"))  # anything else evades it
+    fill(bus, queue, 3)
+    refused = bus.ask(queue, Send(queue.entity_id, [at(3, 7, is_asking=True)]))
+    assert isinstance(refused.error, PartitionRefused)
+    assert partition_of(bus.send(queue, at(4, 1, is_asking=True))[0]) == 4
     assert sum(bus.counts(queue)) == 1 + 1
-    full.remove_free(MAIN, [large])
-    bus.settle()
-    for _ in range(3):
-        bus.send(queue, numbered(7), numbered(8))
-    assert bus.counts(queue)[HOME] in (2, 3)
-    assert sum(bus.counts(queue)) == 1 + 2
+
+
+@pytest.mark.proves("P-20")
+def test_who_cannot_choose_uses_the_room_of_other_partitions() -> None:
+    """Elsewhere a copy would be a second message; refused, a syphon would wait for ever."""
+    bus = Bus(store_count=2)
+    queue = bus.create(description=QueueDescription(max_size_megabytes=1))
+    fill(bus, queue, 3)
+    first, second = bus.send(queue, at(3, 7), at(3, 8))
+    assert [partition_of(first), partition_of(second)] == [3, 3]
+    assert bus.send(queue, at(3, 7), at(3, 8)) == [0, 0]
+    assert bus.counts(queue)[3] == 1 + 2
+
+
+@pytest.mark.proves("P-20")
+def test_a_full_entity_refuses_everybody() -> None:
+    bus = Bus(store_count=8)
+    queue = bus.create(description=QueueDescription(max_size_megabytes=1))
+    for partition in range(PARTITION_COUNT):
+        fill(bus, queue, partition, (1 << 20) - 100)
+    for message in (at(3, 7, size=2_000), at(3, 7, is_asking=True, size=2_000)):
+        refused = bus.ask(queue, Send(queue.entity_id, [message]))
+        assert isinstance(refused.error, QuotaExceeded | PartitionRefused)
+    assert sum(bus.counts(queue)) == PARTITION_COUNT
+    assert bus.send(queue, at(3, 8, size=200)) != [0], "there is as much left in all"
+
+
+def test_a_disabled_entity_refuses_what_found_room_elsewhere() -> None:
+    bus = Bus(store_count=2)
+    queue = bus.create(description=QueueDescription(max_size_megabytes=1))
+    fill(bus, queue, 3)
+    part = queue.parts[3]
+    home = bus.sims[part.store].store.entities[part.entity_id]
+    command = Send(part.entity_id, [at(3, 7)])
+    command.has_room = True
+    home.update(QueueDescription(max_size_megabytes=1, status="SendDisabled"))
+    with pytest.raises(EntityDisabled):
+        home.apply(command, bus.clock.now())
 
 
 @pytest.mark.proves("P-13")

@@ -5,7 +5,7 @@ import pytest
 from tests.unit.gateway.partitions.partitioned_harness import Bus, key_in, new
 from twinbus.entities.commands import Command, Reply, Send
 from twinbus.entities.descriptions import QueueDescription
-from twinbus.entities.partitions import PARTITION_COUNT, hash_key, partition_of
+from twinbus.entities.partitions import PARTITION_COUNT, SEVERAL, hash_key, partition_of
 from twinbus.errors import (
     DiskFull,
     EntityDisabled,
@@ -15,7 +15,7 @@ from twinbus.errors import (
     ServiceError,
     Unavailable,
 )
-from twinbus.gateway.partitions.sends import SPLIT, deal, key_partition
+from twinbus.gateway.partitions.sends import deal, key_partition
 from twinbus.links.store_link import DOWN, SLOW, UP
 
 DETECTING = QueueDescription(requires_duplicate_detection=True)
@@ -244,7 +244,7 @@ def test_batch_of_message_ids_is_split_and_its_numbers_are_in_order() -> None:
     bus = Bus()
     queue = bus.create(description=DETECTING)
     messages = [new(b"%d" % i) for i in range(40)]
-    assert key_partition(queue, messages) == SPLIT
+    assert key_partition(queue, messages) == SEVERAL
     numbers = bus.send(queue, *messages)
     partitions = [hash_key(message.message_id or "") for message in messages]
     assert [partition_of(number) for number in numbers] == partitions
