@@ -66,6 +66,15 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     item.user_properties.pop()
 
 
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Name what failed once more, last of all: reports of failures may fill many screens."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        for kind in ("failed", "error"):
+            for report in reporter.stats.get(kind, []):
+                sys.stderr.write(f"{kind}: {report.nodeid}\n")
+
+
 class _Notebook:
     """Notes what passed, and writes it down at the end."""
 
