@@ -93,7 +93,7 @@ PUBLIC_DOORS = {
         "value_types",
     },
     "pairing/aio": {"_steady", "_syphon"},
-    "pairing/blocking": {"_busy", "_posting"},
+    "pairing/blocking": {"_posting", "_refusals"},
     "pipeline": {"options"},
     "pipeline/bus": {"line", "pool", "protocol"},
     "testing": set[str](),

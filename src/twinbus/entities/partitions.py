@@ -22,7 +22,6 @@ from twinbus.errors import InvalidOperation
 PARTITION_COUNT: Final = 16  # Service Bus: of every partitioned entity
 COUNTER_BITS: Final = 48  # of a sequence number; the partition is in those above
 NO_PARTITION: Final = -1  # of an entity that has none
-SEVERAL: Final = -2  # in place of a partition: the messages belong to several
 NUMBERED_RUN: Final = 4_096  # numbers of a producer that go to one partition, then to the next
 
 _MARK: Final = "#"
@@ -84,6 +83,12 @@ def producer_at(producer: str, partition: int) -> str:
     return f"{producer}{_HOME}{partition}"
 
 
+def chosen_partition(producer: str) -> int:
+    """The partition for which this producer numbers messages; NO_PARTITION if it does not say."""
+    _, mark, number = producer.rpartition(_HOME)
+    return _NUMBERS.get(number, NO_PARTITION) if mark else NO_PARTITION
+
+
 def home_of(key: ProducerKey | None) -> int:
     """The partition of a message without another key that its producer has numbered, so that copies
     of it meet there; NO_PARTITION of any other.
@@ -94,29 +99,11 @@ def home_of(key: ProducerKey | None) -> int:
     """
     if key is None or key.is_ping:
         return NO_PARTITION
-    _, mark, number = key.producer.rpartition(_HOME)
-    partition = _NUMBERS.get(number, NO_PARTITION)
-    if mark and partition != NO_PARTITION:
+    partition = chosen_partition(key.producer)
+    if partition != NO_PARTITION:
         return partition
     start = zlib.crc32(key.producer.encode())
     return (start + key.number // NUMBERED_RUN) % PARTITION_COUNT
-
-
-def numbered_partition(messages: list[NewMessage]) -> int:
-    """The home of a delivery without a key; NO_PARTITION if its first message has none.
-
-    SEVERAL if messages of different producers have different homes.
-    """
-    first = messages[0].producer_key if messages else None
-    home = home_of(first)
-    if home != NO_PARTITION:
-        for message in messages:
-            key = message.producer_key
-            if key is None or first is None or key.producer == first.producer:
-                continue
-            if home_of(key) not in (home, NO_PARTITION):
-                return SEVERAL
-    return home
 
 
 def key_of(message: NewMessage, by_message_id: bool) -> str | None:

@@ -45,12 +45,6 @@ def key_section(key: str) -> bytes:
     return b"".join([_START, _LONE_HEADS[size], raw])
 
 
-def asking(key: str) -> str:
-    """The same key, as a producer writes it that can still choose another partition."""
-    producer, _, digits = key.rpartition("/")
-    return f"{producer}/0{digits}"
-
-
 def lone_key(data: bytes, at: int) -> bytes:
     """The key in the map that reaches from `at` to the end; empty if there is anything else."""
     size = len(data) - at - _LONE_HEAD_BYTES

@@ -1,9 +1,9 @@
 """What a failed send means: every error that the SDK raises, under both policies (P-7, P-8).
 
 By the time an error arrives here the SDK has used up its own retries, but for server-busy, which
-comes at once (blocking/_busy.py): the quiet that it asks for is the pair's to keep.  The table is
-complete: a test fails when the SDK gets an exception that is not in it.  Nothing here has a state;
-what a verdict does to an entity is failover.py.
+comes at once (blocking/_refusals.py): the quiet that it asks for is the pair's to keep.  The table
+is complete: a test fails when the SDK gets an exception that is not in it.  Nothing here has a
+state; what a verdict does to an entity is failover.py.
 """
 
 from enum import Enum
@@ -96,7 +96,7 @@ _ANSWERS: Final = (
 def verdict_of(error: BaseException, policy: Policy) -> Verdict:
     """What a failed send means for its entity."""
     if type(error) is sdk.ServiceBusError:
-        if _condition(error) in _WRONG_REQUESTS:
+        if condition_of(error) in _WRONG_REQUESTS:
             return Verdict.RAISE
         cause = error.inner_exception
         # "Handler failed": the SDK wraps what it did not expect.  A credential that refuses is
@@ -115,7 +115,7 @@ def verdict_of(error: BaseException, policy: Policy) -> Verdict:
 def is_wrapped_fault(error: BaseException) -> bool:
     """Whether the SDK met something that may be the message's own fault: it only shows when the
     message is encoded, and the SDK does that in the middle of sending."""
-    if type(error) is not sdk.ServiceBusError or _condition(error):
+    if type(error) is not sdk.ServiceBusError or condition_of(error):
         return False  # a condition is what a server has answered
     cause = error.inner_exception
     return isinstance(cause, Exception) and not isinstance(cause, OSError)
@@ -149,6 +149,8 @@ def _is_refused(error: sdk.ServiceBusAuthenticationError) -> bool:
     return cause is None or status is None or (isinstance(status, int) and 400 <= status < 500)
 
 
-def _condition(error: sdk.ServiceBusError) -> str:
+def condition_of(error: BaseException) -> str:
+    """The condition that the server has named; empty if there is none."""
     # The SDK shows the condition in its text only; a failed schedule has no inner exception.
-    return str(getattr(error, "_condition", None) or "")
+    found = getattr(error, "_condition", None) or getattr(error, "condition", None) or ""
+    return found.decode(errors="replace") if isinstance(found, bytes) else str(found)

@@ -23,9 +23,10 @@ class PingRefusedError(PairingError):
 
 
 class PartitionRefusedError(PairingError):
-    """The partition that was chosen for a message does not take it; never seen by applications.
+    """The partition that the pair has chosen for a message does not take it.
 
-    `is_certain`: no try before this one can have arrived, so another partition may be chosen.
+    The pair chooses another, unless the time of the call is over.  `is_certain`: no earlier try of
+    the call can have arrived either.
     """
 
     def __init__(self, message: str, *, is_certain: bool) -> None:

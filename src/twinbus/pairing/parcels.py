@@ -13,7 +13,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from twinbus.pairing.batch import originals_of, raw_of, sendable_of, stamped_batch
 from twinbus.pairing.producer_keys import ProducerKeys
-from twinbus.pairing.stamps import with_stamp
+from twinbus.pairing.stamps import asking, with_stamp
 
 
 class Parcel:
@@ -25,23 +25,40 @@ class Parcel:
         self.outgoing: Any = plain  # for the SDK's sender
         self._plain = plain
         self._source: ProducerKeys | None = None
+        self._entity = ""
 
     def __len__(self) -> int:
         return len(self.originals)
 
-    def open(self, source: ProducerKeys, entity: str) -> None:
+    def open(self, source: ProducerKeys, entity: str, now: float) -> None:
         """Take keys, and put them on what goes to the primary."""
-        self.keys = source.take(entity, self.originals)
         self._source = source
-        if self.keys is None:
-            return
+        self._entity = entity
+        numbered = source.take(entity, self.originals, now)
+        if numbered is not None:
+            self._stamp(numbered.keys, numbered.is_asking)
+
+    def choose_again(self, now: float) -> None:
+        """A partition has refused it, and it certainly is nowhere: another gets it."""
+        assert self._source is not None and self.keys is not None
+        numbered = self._source.choose_again(self._entity, self.originals, self.keys, now)
+        self._stamp(numbered.keys, numbered.is_asking)
+
+    def insist(self) -> None:
+        """It may be in the partition that refuses it now: it must go there and nowhere else."""
+        assert self.keys is not None
+        self._stamp(self.keys, is_asking=False)
+
+    def _stamp(self, keys: list[str], is_asking: bool) -> None:
+        self.keys = keys
+        stamps = [asking(key) for key in keys] if is_asking else keys
         if isinstance(self._plain, ServiceBusMessageBatch):
-            stamped = stamped_batch(self._plain, self.originals, self.keys)
+            stamped = stamped_batch(self._plain, self.originals, stamps)
             self.outgoing = self._plain if stamped is None else stamped
         elif isinstance(self._plain, list):
-            self.outgoing = list(map(with_stamp, self.originals, self.keys))
+            self.outgoing = list(map(with_stamp, self.originals, stamps))
         else:
-            self.outgoing = with_stamp(self.originals[0], self.keys[0])
+            self.outgoing = with_stamp(self.originals[0], stamps[0])
 
     def take_stamps_off(self) -> bool:
         """They made it too large: from now on it goes as it came.  False: there were none."""

@@ -3,23 +3,42 @@
 A key is `<producer>/<number>`.  A twinbus destination drops the second message with the same key,
 so nothing arrives twice, however often a message had to be sent.  Must never give one key to two
 messages; that a message may get a second key is the lesser evil.
+
+Messages that belong to one partition have numbers of their own, so that it sees few gaps:
+
+    a1b2~7/12   has a session id or partition key, which leads to partition 7
+    a1b2@7/12   has none: partition 7 was chosen here, before it was numbered (spread.py)
+
+As long as a message certainly has arrived nowhere, another partition can be chosen: its key asks
+(message/producer_keys.py).  From the first send on whose outcome nobody knows, it keeps its key.
 """
 
 import random
 import weakref
-from typing import Final
+from typing import Final, NamedTuple
 
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from twinbus.entities.partitions import hash_key
+from twinbus.entities.partitions import (
+    NO_PARTITION,
+    NUMBERED_RUN,
+    chosen_partition,
+    hash_key,
+    producer_at,
+)
 from twinbus.message import wire_names
+from twinbus.pairing.spread import Spread
 
 # On the wire: a delivery annotation, which belongs to the hop and is never stored.
 STAMP: Final = wire_names.PRODUCER_KEY
-# The partition of a message without a session or partition key is chosen by number // BLOCK, so
-# messages that travel together keep within a block.
-BLOCK: Final = 4096
 KEPT_MIN: Final = 1024
+
+
+class Numbered(NamedTuple):
+    """The keys of the messages of one send."""
+
+    keys: list[str]
+    is_asking: bool  # another partition can still be chosen
 
 
 class ProducerKeys:
@@ -28,49 +47,71 @@ class ProducerKeys:
     def __init__(self, chance: random.Random, is_on: bool = True) -> None:
         self._chance = chance
         self._is_on = is_on
+        self.can_ask = True  # told by the shell: whether it would hear what a partition answers
         self._producers: dict[str, str] = {}  # entity → producer
-        self._last: dict[str, int] = {}  # producer, with its bucket → last number
+        self._spreads: dict[str, Spread] = {}  # by producer
+        self._last: dict[str, int] = {}  # producer, with its partition → last number
         # By identity: the keys of messages whose last send has failed, so that what may have
         # arrived is not sent under another one.
         self._kept: dict[int, tuple[weakref.ref[AmqpAnnotatedMessage], str]] = {}
         self._kept_max = KEPT_MIN  # when to look for those whose messages are gone
 
-    def take(self, entity: str, messages: list[AmqpAnnotatedMessage]) -> list[str] | None:
+    def take(
+        self, entity: str, messages: list[AmqpAnnotatedMessage], now: float
+    ) -> Numbered | None:
         """A key for each message of one send; None where the pairing gives none.
 
         A kept key is handed out once, so two sends of one message object at the same time never
-        share it.
+        share it.  What is new goes where a kept one without another key has to go.
         """
         if not self._is_on:
             return None
-        producer = self._producers.get(entity)
-        if producer is None:
-            producer = self._producers[entity] = f"{self._chance.getrandbits(96):024x}"
-        producers = [_with_bucket(producer, message) for message in messages]
-        kept: list[str | None] = [None] * len(messages)
-        if self._kept:
-            kept = self._take_kept(messages, producers)
-        self._stay_within_a_block(producer, producers, kept)
-        last = self._last
-        keys: list[str] = []
-        for each, known in zip(producers, kept, strict=True):
-            if known is None:
-                number = last[each] = last.get(each, 0) + 1
-                known = f"{each}/{number}"
-            keys.append(known)
-        return keys
+        producer = self._producer_of(entity)
+        buckets = [_bucket(message) for message in messages]
+        kept = [self._take_kept(producer, *each) for each in zip(messages, buckets, strict=True)]
+        home, is_asking = NO_PARTITION, False
+        for bucket, key in zip(buckets, kept, strict=True):
+            if bucket == NO_PARTITION and key is not None:
+                home = chosen_partition(key.rpartition("/")[0])
+        if home == NO_PARTITION and NO_PARTITION in buckets:
+            home, is_asking = self._spreads[producer].choose(now)
+        keys = [
+            key or self._next_key(_name(producer, bucket, home))
+            for bucket, key in zip(buckets, kept, strict=True)
+        ]
+        return Numbered(keys, is_asking and self.can_ask and not any(kept))
 
-    def take_one(self, entity: str, message: AmqpAnnotatedMessage) -> str | None:
-        """As `take`, for a message that is sent alone: most are."""
+    def take_one(
+        self, entity: str, message: AmqpAnnotatedMessage, now: float
+    ) -> tuple[str, bool] | None:
+        """As `take`, for a message that is sent alone, as most are: its key, and if it asks."""
         producer = self._producers.get(entity)
-        if self._kept or producer is None:
-            keys = self.take(entity, [message])
-            return None if keys is None else keys[0]
         properties = message.properties
-        if message.annotations or (properties is not None and properties.group_id is not None):
-            producer = _with_bucket(producer, message)
-        number = self._last[producer] = self._last.get(producer, 0) + 1
-        return f"{producer}/{number}"
+        if (
+            self._kept
+            or producer is None
+            or message.annotations
+            or (properties is not None and properties.group_id is not None)
+        ):
+            numbered = self.take(entity, [message], now)
+            return None if numbered is None else (numbered.keys[0], numbered.is_asking)
+        home, is_asking = self._spreads[producer].choose(now)
+        return self._next_key(producer_at(producer, home)), is_asking and self.can_ask
+
+    def choose_again(
+        self, entity: str, messages: list[AmqpAnnotatedMessage], keys: list[str], now: float
+    ) -> Numbered:
+        """The partition of those that have chosen one refuses them, and none has arrived."""
+        producer = self._producer_of(entity)
+        spread = self._spreads[producer]
+        chosen = [chosen_partition(key.rpartition("/")[0]) for key in keys]
+        for partition in set(chosen) - {NO_PARTITION}:
+            spread.refused(partition, now)
+        for key in reversed(keys):
+            self._give_back(key)
+        home, is_asking = spread.choose(now)
+        again = [self._next_key(_name(producer, _bucket(each), home)) for each in messages]
+        return Numbered(again, is_asking and self.can_ask)
 
     def keep(self, messages: list[AmqpAnnotatedMessage], keys: list[str]) -> None:
         """The outcome of the send is not known: these messages are known by these keys."""
@@ -79,35 +120,33 @@ class ProducerKeys:
         if len(self._kept) > self._kept_max:
             self._forget_the_dead()
 
-    def _take_kept(
-        self, messages: list[AmqpAnnotatedMessage], producers: list[str]
-    ) -> list[str | None]:
-        taken: list[str | None] = []
-        for message, producer in zip(messages, producers, strict=True):
-            reference, key = self._kept.get(id(message), (None, ""))
-            # Another producer: it was sent to another entity, or has another session by now.
-            if (
-                reference is None
-                or reference() is not message
-                or key.rpartition("/")[0] != producer
-            ):
-                taken.append(None)
-            else:
-                del self._kept[id(message)]
-                taken.append(key)
-        return taken
+    def _producer_of(self, entity: str) -> str:
+        producer = self._producers.get(entity)
+        if producer is None:
+            producer = self._producers[entity] = f"{self._chance.getrandbits(96):024x}"
+            self._spreads[producer] = Spread(self._chance)
+        return producer
 
-    def _stay_within_a_block(
-        self, producer: str, producers: list[str], kept: list[str | None]
-    ) -> None:
-        if len(producers) == 1:
-            return
-        new = sum(
-            1 for each, key in zip(producers, kept, strict=True) if not key and each == producer
-        )
-        last = self._last.get(producer, 0)
-        if new and (last + 1) // BLOCK != (last + new) // BLOCK:
-            self._last[producer] = ((last + 1) // BLOCK + 1) * BLOCK - 1
+    def _next_key(self, name: str) -> str:
+        number = self._last[name] = self._last.get(name, 0) + 1
+        return f"{name}/{number}"
+
+    def _give_back(self, key: str) -> None:
+        """Nobody has seen this number: without it there would be a gap."""
+        name, _, number = key.rpartition("/")
+        if self._last.get(name) == int(number):
+            self._last[name] -= 1
+
+    def _take_kept(self, producer: str, message: AmqpAnnotatedMessage, bucket: int) -> str | None:
+        reference, key = self._kept.get(id(message), (None, ""))
+        if reference is None or reference() is not message:
+            return None
+        # Another producer: it was sent to another entity, or has another session by now.
+        name = key.rpartition("/")[0]
+        if name != _name(producer, bucket, chosen_partition(name)):
+            return None
+        del self._kept[id(message)]
+        return key
 
     def _forget_the_dead(self) -> None:
         # Not by callbacks of the references: those run at any moment, in any thread.
@@ -118,15 +157,26 @@ class ProducerKeys:
 
 
 def block_of(key: str | None) -> tuple[str, int]:
-    """Producer and block of a key: messages without another key that are sent together share it."""
+    """Messages without a session id or partition key may be sent together within one of these.
+
+    The server parts those that have chosen partitions.  Of an earlier version's the first one
+    decides, so they have to be of one producer and one run of numbers.
+    """
     producer, _, number = (key or "").rpartition("/")
-    return producer, int(number) // BLOCK if number.isdecimal() else 0
+    if chosen_partition(producer) != NO_PARTITION:
+        return "", 0
+    return producer, int(number) // NUMBERED_RUN if number.isdecimal() else 0
 
 
-def _with_bucket(producer: str, message: AmqpAnnotatedMessage) -> str:
-    """Messages of one partition have a counter of their own, so that it sees few gaps."""
+def _name(producer: str, bucket: int, home: int) -> str:
+    """How a producer calls itself for the messages of one partition."""
+    return producer_at(producer, home) if bucket == NO_PARTITION else f"{producer}~{bucket}"
+
+
+def _bucket(message: AmqpAnnotatedMessage) -> int:
+    """The partition of a message's key; NO_PARTITION if any will do."""
     key = _key_of(message)
-    return producer if key is None else f"{producer}~{hash_key(key)}"
+    return NO_PARTITION if key is None else hash_key(key)
 
 
 def _key_of(message: AmqpAnnotatedMessage) -> str | None:

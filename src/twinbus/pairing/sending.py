@@ -23,13 +23,14 @@ from twinbus.pairing.errors import (
     BacklogUnavailableError,
     PairFaultedError,
     PairingError,
+    PartitionRefusedError,
     PingRefusedError,
 )
 from twinbus.pairing.events import State
 from twinbus.pairing.failover import Decision, EntityFailover, Way
 from twinbus.pairing.parcels import Parcel
 from twinbus.pairing.rewriting import encoded_size, rewrite
-from twinbus.pairing.stamps import with_stamp
+from twinbus.pairing.stamps import asking, with_stamp
 from twinbus.pairing.steps import (
     Flow,
     OpenPrimary,
@@ -137,10 +138,12 @@ class Shortcut:
         self._pairing = pairing
         self._entity = entity
         self._raw = message.raw_amqp_message
-        self._key = pairing.keys.take_one(entity.entity, self._raw)
+        self._key: str | None = None
         self.outgoing: object = message
-        if self._key is not None:
-            self.outgoing = with_stamp(self._raw, self._key)
+        taken = pairing.keys.take_one(entity.entity, self._raw, pairing.now())
+        if taken is not None:
+            self._key, is_asking = taken
+            self.outgoing = with_stamp(self._raw, asking(self._key) if is_asking else self._key)
 
     def succeeded(self) -> None:
         if self._entity.state is _HEALTHY:
@@ -206,7 +209,7 @@ def _deliver(
     if not len(parcel):
         return []
     entity = pairing.entity(sender.entity)
-    parcel.open(pairing.keys, entity.entity)
+    parcel.open(pairing.keys, entity.entity, pairing.now())
     try:
         numbers = yield from _to_primary(pairing, entity, parcel, time_utc, call)
         if numbers is None:
@@ -241,6 +244,13 @@ def _to_primary(
                 numbers = []
             else:
                 numbers = yield ScheduleOnPrimary(parcel.outgoing, time_utc, timeout_s)
+        except PartitionRefusedError as error:
+            if call.left_s() <= 0:
+                raise
+            if error.is_certain:
+                parcel.choose_again(pairing.now())
+            else:
+                parcel.insist()
         except Exception as error:
             # The stamps may not cost a message that fits without: P-6.
             if isinstance(error, MessageSizeExceededError) and parcel.take_stamps_off():

@@ -23,6 +23,12 @@ def with_stamp(message: AmqpAnnotatedMessage, key: str) -> AmqpAnnotatedMessage:
     return stamped
 
 
+def asking(key: str) -> str:
+    """The same key, as it is written where another partition can still be chosen."""
+    producer, _, digits = key.rpartition("/")
+    return f"{producer}/0{digits}"
+
+
 def _can_append() -> bool:
     """Whether the installed SDK encodes batches and annotations as expected."""
     message = AmqpAnnotatedMessage(data_body=b"body", properties={"message_id": "id"})

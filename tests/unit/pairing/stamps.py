@@ -3,14 +3,23 @@
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
+from twinbus.message.producer_keys import read_producer_key
 from twinbus.message.scan import scan
 from twinbus.pairing.producer_keys import STAMP
 
 
 def stamp_of(message: ServiceBusMessage | AmqpAnnotatedMessage) -> str | None:
-    """As a broker reads it, whichever way the SDK is told of it; None if there is none."""
+    """The key as a broker reads it, whether it asks or not; None if there is none."""
     found = scan(encoded(message)).delivery_annotation(STAMP)
-    return None if found is None else str(found)
+    if found is None:
+        return None
+    key = read_producer_key(found)
+    return f"{key.producer}/{key.number}"
+
+
+def asks(message: ServiceBusMessage | AmqpAnnotatedMessage) -> bool:
+    """Could another partition still be chosen for it?"""
+    return read_producer_key(scan(encoded(message)).delivery_annotation(STAMP)).is_asking
 
 
 def encoded(message: ServiceBusMessage | AmqpAnnotatedMessage) -> bytes:

@@ -19,7 +19,7 @@ from twinbus.pairing import batch as batches
 from twinbus.pairing.batch import PairedMessageBatch, raw_of
 from twinbus.pairing.parcels import Parcel, collect
 from twinbus.pairing.producer_keys import STAMP, ProducerKeys
-from twinbus.pairing.stamps import CAN_APPEND, with_stamp
+from twinbus.pairing.stamps import CAN_APPEND, asking, with_stamp
 
 pytestmark = pytest.mark.proves("P-6")
 
@@ -28,8 +28,13 @@ LIMIT = 256 * 1024
 
 def opened(message: Any, batch_bytes: int = 0, keys: ProducerKeys | None = None) -> Parcel:
     parcel = collect(message, batch_bytes)
-    parcel.open(keys or ProducerKeys(random.Random(1)), "orders")
+    parcel.open(keys or ProducerKeys(random.Random(1)), "orders", 0.0)
     return parcel
+
+
+def stamps(parcel: Parcel) -> list[str]:
+    """Its keys as they are written the first time: those that can, ask."""
+    return [asking(key) if "@" in key else key for key in parcel.keys or []]
 
 
 def encoded(batch: ServiceBusMessageBatch) -> list[bytes]:
@@ -69,7 +74,8 @@ def test_one_message(message: ServiceBusMessage | AmqpAnnotatedMessage) -> None:
     stamped = raw_of(parcel.outgoing)
     assert stamped.body_type is raw.body_type and str(stamped) == str(raw)
     theirs = raw.delivery_annotations or {}
-    assert stamped.delivery_annotations == {**theirs, STAMP: parcel.keys[0]}
+    (key,) = stamps(parcel)
+    assert stamped.delivery_annotations == {**theirs, STAMP: key}
     sent, came = (
         decode_payload(memoryview(encoded_alone(each)))._replace(delivery_annotations=None)
         for each in (parcel.outgoing, message)
@@ -98,7 +104,7 @@ def test_several_messages(make: Any, batch_bytes: int) -> None:
     assert parcel.keys is not None and len(set(parcel.keys)) == 3
     assert [str(each) for each in parcel.originals] == ["0", "1", "2"]
     if batch_bytes:
-        assert encoded(parcel.outgoing) == built_by_the_sdk(parcel.originals, parcel.keys)
+        assert encoded(parcel.outgoing) == built_by_the_sdk(parcel.originals, stamps(parcel))
     else:
         assert [stamp_of(each) for each in parcel.outgoing] == parcel.keys
 
@@ -199,7 +205,7 @@ def test_batches(make: Any, can_append: bool, monkeypatch: pytest.MonkeyPatch) -
     before = encoded(batch)
     parcel = opened(batch)
     assert parcel.keys is not None and len(parcel) == 3
-    assert encoded(parcel.outgoing) == built_by_the_sdk(parcel.originals, parcel.keys)
+    assert encoded(parcel.outgoing) == built_by_the_sdk(parcel.originals, stamps(parcel))
     assert parcel.outgoing is not batch
     assert len(parcel.outgoing) == 3
     assert parcel.outgoing._message[3:5] == batch._message[3:5], "and the envelope is the same"
@@ -251,7 +257,7 @@ def test_annotations_of_the_callers_own_stay_next_to_the_stamp() -> None:
     batch = PairedMessageBatch(LIMIT)
     batch.add_message(AmqpAnnotatedMessage(data_body=b"", delivery_annotations={"theirs": 1}))
     parcel = opened(batch)
-    assert encoded(parcel.outgoing) == built_by_the_sdk(parcel.originals, parcel.keys or [])
+    assert encoded(parcel.outgoing) == built_by_the_sdk(parcel.originals, stamps(parcel))
 
 
 def fill(batch: PairedMessageBatch, size: int) -> None:
@@ -270,7 +276,7 @@ def test_a_full_batch_has_room_for_its_stamps(size: int) -> None:
     assert len(batch) == len(batch.originals)
     assert batch.max_size_in_bytes == 16 * 1024
     keys = ProducerKeys(random.Random(1))
-    keys.take("orders", [AmqpAnnotatedMessage(data_body=b"")])
+    keys.take("orders", [AmqpAnnotatedMessage(data_body=b"")], 0.0)
     for producer in list(keys._producers.values()):
         keys._last[f"{producer}~{hash_key('s')}"] = 10**11
     parcel = opened(batch, keys=keys)
@@ -300,3 +306,32 @@ def test_a_batch_takes_every_form_of_a_message() -> None:
     with pytest.raises(TypeError, match="must be a ServiceBusMessage"):
         batch.add_message(b"bytes")  # type: ignore[arg-type]
     assert len(batch) == 3
+
+
+# --- partitions -----------------------------------------------------------------------------------
+
+
+def outgoing_stamps(parcel: Parcel) -> list[bytes]:
+    """Of a batch, as it goes out."""
+    return [each.rpartition(b"@")[2] for each in encoded(parcel.outgoing)]
+
+
+@pytest.mark.proves("P-20")
+def test_another_partition_is_chosen_for_all_of_a_batch() -> None:
+    parcel = opened([ServiceBusMessage(b"0"), ServiceBusMessage(b"1")], LIMIT)
+    first, before = parcel.keys, outgoing_stamps(parcel)
+    parcel.choose_again(0.0)
+    assert parcel.keys is not None and first is not None
+    assert len({key.rpartition("/")[0] for key in parcel.keys}) == 1
+    assert not set(first) & set(parcel.keys)
+    assert not set(before) & set(outgoing_stamps(parcel))
+    assert all(b"/0" in each for each in outgoing_stamps(parcel)), "it asks that one, too"
+
+
+@pytest.mark.proves("P-20")
+def test_who_insists_keeps_the_keys_and_asks_no_more() -> None:
+    parcel = opened([ServiceBusMessage(b"0"), ServiceBusMessage(b"1")], LIMIT)
+    before = parcel.keys
+    parcel.insist()
+    assert parcel.keys == before
+    assert not any(b"/0" in each for each in outgoing_stamps(parcel))

@@ -3,13 +3,13 @@
 import gc
 import random
 
+import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from twinbus.entities.partitions import hash_key
-from twinbus.pairing.producer_keys import BLOCK, KEPT_MIN, ProducerKeys
+from twinbus.entities.partitions import PARTITION_COUNT, chosen_partition, hash_key
+from twinbus.pairing.producer_keys import KEPT_MIN, ProducerKeys, block_of
+from twinbus.pairing.spread import REST_S
 
 
 def message(
@@ -25,9 +25,9 @@ def messages(count: int) -> list[AmqpAnnotatedMessage]:
 
 
 def taken(keys: ProducerKeys, entity: str, some: list[AmqpAnnotatedMessage]) -> list[str]:
-    given_out = keys.take(entity, some)
+    given_out = keys.take(entity, some, 0.0)
     assert given_out is not None
-    return given_out
+    return given_out.keys
 
 
 def parts(key: str) -> tuple[str, int]:
@@ -35,15 +35,20 @@ def parts(key: str) -> tuple[str, int]:
     return producer, int(number)
 
 
-def test_numbers_count_from_one_for_each_entity() -> None:
+def home(key: str) -> int:
+    return chosen_partition(parts(key)[0])
+
+
+def test_numbers_count_from_one_for_each_entity_and_partition() -> None:
     keys = ProducerKeys(random.Random(1))
     first, second = taken(keys, "a", messages(2))
     (other,) = taken(keys, "b", messages(1))
-    (third,) = taken(keys, "a", messages(1))
-    producer = parts(first)[0]
-    assert [parts(each) for each in (first, second, third)] == [(producer, n) for n in (1, 2, 3)]
-    assert parts(other)[0] != producer and parts(other)[1] == 1
-    assert len(producer) <= 64 - len("~15") and "/" not in producer and "~" not in producer
+    rest = [taken(keys, "a", messages(1))[0] for _ in range(PARTITION_COUNT)]
+    producer = parts(first)[0].rpartition("@")[0]
+    assert [first, second] == [f"{producer}@{home(first)}/{number}" for number in (1, 2)]
+    assert [parts(each)[1] for each in rest] == [1] * (PARTITION_COUNT - 1) + [3]
+    assert parts(other)[0].rpartition("@")[0] != producer and parts(other)[1] == 1
+    assert len(producer) <= 64 - len("~15") and not set(producer) & set("/~@")
 
 
 def test_two_pairings_are_two_producers() -> None:
@@ -57,7 +62,7 @@ def test_keys_that_decide_on_a_partition_have_counters_of_their_own() -> None:
     (plain,) = taken(keys, "a", [message()])
     (session,) = taken(keys, "a", [message(session_id="s")])
     (partition,) = taken(keys, "a", [message(partition_key="s")])
-    producer = parts(plain)[0]
+    producer = parts(plain)[0].rpartition("@")[0]
     assert session == f"{producer}~{hash_key('s')}/1"
     assert partition == f"{producer}~{hash_key('s')}/2"
 
@@ -74,27 +79,91 @@ def test_a_received_message_has_its_texts_in_bytes() -> None:
     assert second.endswith(f"~{hash_key('s')}/2")
 
 
-@settings(max_examples=50)
-@given(st.lists(st.integers(1, BLOCK), max_size=5))
-def test_what_travels_together_stays_within_a_block(counts: list[int]) -> None:
-    """The partition of such messages is chosen by number // 4096."""
-    keys = ProducerKeys(random.Random(1))
-    one = messages(1)
-    last = 0
-    for count in counts:
-        numbers = [parts(each)[1] for each in taken(keys, "a", one * count)]
-        assert numbers == list(range(numbers[0], numbers[0] + count))
-        assert numbers[0] > last
-        assert numbers[0] // BLOCK == numbers[-1] // BLOCK
-        # Not one number is passed over without need.
-        assert numbers[0] == last + 1 or (last + 1) // BLOCK != (last + count) // BLOCK
-        last = numbers[-1]
+# --- partitions -----------------------------------------------------------------------------------
 
 
-def test_more_than_a_block_at_once_is_numbered_all_the_same() -> None:
+@pytest.mark.proves("P-20")
+@pytest.mark.parametrize("count", [1, 5])
+def test_sends_without_a_key_take_the_partitions_in_turn(count: int) -> None:
     keys = ProducerKeys(random.Random(1))
-    numbers = [parts(each)[1] for each in taken(keys, "a", messages(BLOCK + 5))]
-    assert len(set(numbers)) == BLOCK + 5
+    homes: list[int] = []
+    for _ in range(2 * PARTITION_COUNT):
+        given_out = taken(keys, "a", messages(count))
+        assert len({home(each) for each in given_out}) == 1, "what is sent together stays together"
+        homes.append(home(given_out[0]))
+    assert sorted(homes) == sorted([*range(PARTITION_COUNT)] * 2)
+    assert homes[:PARTITION_COUNT] == homes[PARTITION_COUNT:]
+
+
+@pytest.mark.proves("P-20")
+def test_a_partition_that_refuses_is_passed_over_for_a_while() -> None:
+    keys = ProducerKeys(random.Random(1))
+    some = messages(2)
+    first = keys.take("a", some, 0.0)
+    assert first is not None and first.is_asking
+    again = keys.choose_again("a", some, first.keys, 0.0)
+    assert again.is_asking
+    assert home(again.keys[0]) != home(first.keys[0])
+    homes = [home(taken(keys, "a", messages(1))[0]) for _ in range(2 * PARTITION_COUNT)]
+    assert set(homes) == {*range(PARTITION_COUNT)} - {home(first.keys[0])}
+    later = [keys.take("a", messages(1), REST_S) for _ in range(PARTITION_COUNT)]
+    (back,) = [each for each in later if each and home(each.keys[0]) == home(first.keys[0])]
+    assert parts(back.keys[0])[1] == 1, "a number that nobody has seen leaves no gap"
+
+
+@pytest.mark.proves("P-20")
+def test_when_all_have_refused_the_next_one_has_to_say_why() -> None:
+    keys = ProducerKeys(random.Random(1))
+    some = messages(1)
+    numbered = keys.take("a", some, 0.0)
+    tried: list[int] = []
+    while numbered is not None and numbered.is_asking:
+        tried.append(home(numbered.keys[0]))
+        numbered = keys.choose_again("a", some, numbered.keys, 0.0)
+    assert sorted(tried) == [*range(PARTITION_COUNT)]
+    numbered = keys.take("a", messages(1), 1.0)
+    assert numbered is not None and not numbered.is_asking
+    numbered = keys.take("a", messages(1), REST_S + 1)
+    assert numbered is not None and numbered.is_asking
+
+
+@pytest.mark.proves("P-20")
+def test_what_may_have_arrived_does_not_ask() -> None:
+    """Neither does anything that is sent with it: it goes to the same partition."""
+    keys = ProducerKeys(random.Random(1))
+    old = messages(1)
+    first = taken(keys, "a", old)
+    keys.keep(old, first)
+    numbered = keys.take("a", [*messages(1), *old], 0.0)
+    assert numbered is not None and not numbered.is_asking
+    assert numbered.keys[1] == first[0]
+    assert home(numbered.keys[0]) == home(first[0])
+
+
+def test_a_shell_that_would_not_hear_the_answer_does_not_ask() -> None:
+    keys = ProducerKeys(random.Random(1))
+    keys.can_ask = False
+    numbered = keys.take("a", messages(1), 0.0)
+    assert numbered is not None and not numbered.is_asking
+    one = keys.take_one("a", message(), 0.0)
+    assert one is not None and not one[1]
+
+
+def test_keyed_messages_have_no_choice() -> None:
+    keys = ProducerKeys(random.Random(1))
+    numbered = keys.take("a", [message("s")], 0.0)
+    assert numbered is not None and not numbered.is_asking
+    assert chosen_partition(parts(numbered.keys[0])[0]) < 0
+
+
+def test_what_a_syphon_may_send_together() -> None:
+    assert block_of("a@3/1") == block_of("b@4/5000"), "the server parts them"
+    assert block_of("a/1") == block_of("a/4095") != block_of("a/4096")
+    assert block_of("a/1") != block_of("b/1")
+    assert block_of(None) == block_of(None)
+
+
+# --- what has failed ------------------------------------------------------------------------------
 
 
 def test_a_failed_message_keeps_its_key_and_a_sent_one_gets_another() -> None:
@@ -164,19 +233,23 @@ def test_keys_of_messages_that_are_gone_are_forgotten() -> None:
 
 
 def test_none_where_they_are_switched_off() -> None:
-    assert ProducerKeys(random.Random(1), is_on=False).take("a", messages(1)) is None
+    assert ProducerKeys(random.Random(1), is_on=False).take("a", messages(1), 0.0) is None
 
 
 def test_one_alone_is_numbered_as_among_others() -> None:
     one_by_one, together = ProducerKeys(random.Random(1)), ProducerKeys(random.Random(1))
     some = [message(), message("s"), message(), message(partition_key="p"), message("s")]
-    assert [one_by_one.take_one("a", each) for each in some] == taken(together, "a", some)
+    for each in some:
+        numbered = together.take("a", [each], 0.0)
+        assert numbered is not None
+        assert one_by_one.take_one("a", each, 0.0) == (numbered.keys[0], numbered.is_asking)
     again = some[1]
     one_by_one.keep([again], ["of another try/7"])
-    assert one_by_one.take_one("a", again) not in {None, "of another try/7"}, "another producer's"
-    key = one_by_one.take_one("a", again)
-    assert key is not None
-    one_by_one.keep([again], [key])
-    assert one_by_one.take_one("a", again) == key
-    assert one_by_one.take_one("a", again) != key
-    assert ProducerKeys(random.Random(1), is_on=False).take_one("a", again) is None
+    assert one_by_one.take_one("a", again, 0.0) not in {None, ("of another try/7", False)}
+    for each in (again, some[0]):
+        taken_one = one_by_one.take_one("a", each, 0.0)
+        assert taken_one is not None
+        one_by_one.keep([each], [taken_one[0]])
+        assert one_by_one.take_one("a", each, 0.0) == (taken_one[0], False), "it does not ask"
+        assert one_by_one.take_one("a", each, 0.0) != (taken_one[0], False)
+    assert ProducerKeys(random.Random(1), is_on=False).take_one("a", again, 0.0) is None

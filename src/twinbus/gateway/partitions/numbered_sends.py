@@ -18,7 +18,8 @@ Must never store a message at another partition than its home: nobody would know
 from typing import Final
 
 from twinbus.entities.commands import GetRuntime, Reply, Runtime, Send
-from twinbus.entities.partitions import SEVERAL, home_of, numbered_partition
+from twinbus.entities.message import NewMessage
+from twinbus.entities.partitions import NO_PARTITION, home_of
 from twinbus.errors import (
     DiskFull,
     PartitionRefused,
@@ -29,10 +30,27 @@ from twinbus.errors import (
 )
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.partitions.fan_out import Gather, Routes, shown
-from twinbus.gateway.partitions.split_sends import SplitSend
+from twinbus.gateway.partitions.split_sends import SEVERAL, SplitSend
 from twinbus.links.store_link import DOWN, UP
 
 MEGABYTE: Final = 1 << 20
+
+
+def numbered_partition(messages: list[NewMessage]) -> int:
+    """The home of a delivery without a key; NO_PARTITION if its first message has none.
+
+    SEVERAL if messages of different producers have different homes.
+    """
+    first = messages[0].producer_key if messages else None
+    home = home_of(first)
+    if home != NO_PARTITION:
+        for message in messages:
+            key = message.producer_key
+            if key is None or first is None or key.producer == first.producer:
+                continue
+            if home_of(key) not in (home, NO_PARTITION):
+                return SEVERAL
+    return home
 
 
 def send_numbered(gateway: Routes, entity: Entity, command: Send) -> None:

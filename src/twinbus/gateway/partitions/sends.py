@@ -16,14 +16,7 @@ from typing import Final
 
 from twinbus.entities.commands import Command, Reply, Send
 from twinbus.entities.message import NewMessage
-from twinbus.entities.partitions import (
-    NO_PARTITION,
-    PARTITION_COUNT,
-    SEVERAL,
-    hash_key,
-    key_of,
-    numbered_partition,
-)
+from twinbus.entities.partitions import NO_PARTITION, PARTITION_COUNT, hash_key, key_of
 from twinbus.errors import (
     DiskFull,
     InvalidOperation,
@@ -34,8 +27,8 @@ from twinbus.errors import (
 )
 from twinbus.gateway.directory.directory import Entity, Part
 from twinbus.gateway.partitions.fan_out import Routes, all_down, shown
-from twinbus.gateway.partitions.numbered_sends import send_numbered
-from twinbus.gateway.partitions.split_sends import SplitSend
+from twinbus.gateway.partitions.numbered_sends import numbered_partition, send_numbered
+from twinbus.gateway.partitions.split_sends import SEVERAL, SplitSend
 from twinbus.links.store_link import DOWN, SLOW, UP, StoreLink
 
 UNKEYED: Final = -1  # in place of a partition: any will do

@@ -1,12 +1,14 @@
 """A delivery whose messages belong to several partitions."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from twinbus.entities.commands import Reply, Send
 from twinbus.errors import ServiceError
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.partitions.fan_out import Gather, Routes
+
+SEVERAL: Final = -2  # in place of a partition: the messages belong to several
 
 Route: TypeAlias = Callable[[Routes, Entity, Send], None]
 

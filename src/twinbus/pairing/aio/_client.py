@@ -15,6 +15,7 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 
 from twinbus.pairing.aio._audience import Audience, Reader
 from twinbus.pairing.aio._background import Background
+from twinbus.pairing.aio._refusals import CAN_RAISE
 from twinbus.pairing.aio._reporting import Reporter
 from twinbus.pairing.aio._sender import PairedSender
 from twinbus.pairing.aio._setup import (
@@ -91,6 +92,7 @@ class PairedServiceBusClient(
         super().__init__(
             primary, secondary, options, found, old_queues, nullcontext(), chance, now, utc_now
         )
+        self._pairing.keys.can_ask = CAN_RAISE
         self._audience = Audience()
         self._closing: Closing = Closing()
         self._background: Background = Background(

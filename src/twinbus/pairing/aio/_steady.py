@@ -14,9 +14,10 @@ from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from twinbus.pairing.aio._busy import raise_busy
+from twinbus.pairing.aio._refusals import raise_refusals
 from twinbus.pairing.aio._watch import Watch
 from twinbus.pairing.batch import of_sender
+from twinbus.pairing.blocking._refusals import Tries
 from twinbus.pairing.classification import is_broken_by
 from twinbus.pairing.client import CLOSE_S_MAX, OPEN_S_MAX
 from twinbus.pairing.errors import PairFaultedError
@@ -73,6 +74,7 @@ class SteadySender:
         self._mutex = asyncio.Lock()
         self._user_count = 0  # who has the mutex or may wait for it
         self._watch = Watch()
+        self._tries = Tries()
         self._is_closed = False
         self._sdk: ServiceBusSender | None = None
         self._first = first
@@ -89,6 +91,7 @@ class SteadySender:
         await self._mutex.acquire()
         try:
             watch.begin(timeout_s + LATE_S_MAX)
+            self._tries.begin()
             if isinstance(outgoing, ServiceBusMessageBatch):
                 outgoing = of_sender(sdk, outgoing)
             await sdk.send_messages(outgoing, timeout=timeout_s)
@@ -161,6 +164,7 @@ class SteadySender:
             raise TimeoutError
         try:
             if method is not None:
+                self._tries.begin()
                 given = [of_sender(sdk, each) for each in arguments]
                 return await getattr(sdk, method)(*given, timeout=left_s)
         except BaseException as error:
@@ -190,7 +194,7 @@ class SteadySender:
 
     async def _open(self) -> ServiceBusSender:
         sdk, self._first = self._first or self._make(), None
-        raise_busy(sdk)
+        self._tries = raise_refusals(sdk)
         try:
             async with asyncio.timeout(OPEN_S_MAX):
                 await sdk.__aenter__()

@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
-from twinbus.pairing.aio._busy import raise_busy
+from twinbus.pairing.aio._refusals import raise_refusals
 from twinbus.pairing.aio._running import run
 from twinbus.pairing.aio._steady import LATE_S_MAX, Closing, SteadySender, close_in_time
 from twinbus.pairing.classification import is_broken_by
@@ -82,7 +82,7 @@ class BacklogReceiver:
             await self.close()
         if self._sdk is None:
             self._sdk = self._client.get_queue_receiver(self._queue)
-            raise_busy(self._sdk)
+            raise_refusals(self._sdk)
         try:
             async with asyncio.timeout(OPEN_S_MAX):
                 return await self._sdk.__aenter__()

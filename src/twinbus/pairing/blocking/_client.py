@@ -18,6 +18,7 @@ from twinbus.clock import monotonic_s
 from twinbus.pairing.blocking._audience import Audience, Reader
 from twinbus.pairing.blocking._background import Background
 from twinbus.pairing.blocking._posting import Post, posts_of, report_now, utc_now
+from twinbus.pairing.blocking._refusals import CAN_RAISE
 from twinbus.pairing.blocking._reporting import Reporter
 from twinbus.pairing.blocking._sender import PairedSender
 from twinbus.pairing.blocking._setup import (
@@ -91,6 +92,7 @@ class PairedServiceBusClient(PairedClientBase[PairedSender, ServiceBusReceiver, 
         super().__init__(
             primary, secondary, options, found, old_queues, lock, chance, monotonic_s, utc_now
         )
+        self._pairing.keys.can_ask = CAN_RAISE
         self._audience = Audience()
         self._closing: Closing = Closing()
         self._background: Background = Background(

@@ -14,8 +14,8 @@ from azure.servicebus import ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.clock import monotonic_s
-from twinbus.pairing.blocking._busy import raise_busy
 from twinbus.pairing.blocking._opening import HANG_S_MAX, Opening
+from twinbus.pairing.blocking._refusals import Tries, raise_refusals
 from twinbus.pairing.classification import is_broken_by
 from twinbus.pairing.client import CLOSE_S_MAX, OPEN_S_MAX
 from twinbus.pairing.log_lines import LOGGER
@@ -72,7 +72,10 @@ class SteadySender:
         self._closing = closing
         self._mutex = threading.Lock()
         self._sdk = first
-        self._opening = None if first is None else _prepared(first)
+        self._opening: Opening | None = None
+        self._tries = Tries()
+        if first is not None:
+            self._prepare(first)
 
     def send(self, outgoing: Any, timeout_s: float) -> None:
         # Mostly nobody else is sending, and the SDK's sender is there: then no time has passed.
@@ -80,6 +83,7 @@ class SteadySender:
             try:
                 sdk = self._sdk
                 if sdk is not None:
+                    self._tries.begin()
                     sdk.send_messages(outgoing, timeout=timeout_s)
                     return
             except BaseException as error:
@@ -124,6 +128,7 @@ class SteadySender:
         try:
             while True:
                 sdk = self._ready()
+                self._tries.begin()
                 left_s = max(TIMEOUT_S_MIN, end_s - monotonic_s())
                 try:
                     if method is None:
@@ -146,8 +151,13 @@ class SteadySender:
         sdk = self._sdk
         if sdk is None:
             sdk = self._sdk = self._make()
-            self._opening = _prepared(sdk)
+            self._prepare(sdk)
         return sdk
+
+    def _prepare(self, sdk: ServiceBusSender) -> None:
+        """The SDK's sender is new: it gets to behave as a pair needs it."""
+        self._tries = raise_refusals(sdk)
+        self._opening = Opening(sdk)
 
     def _batch_bytes(self, sdk: ServiceBusSender, timeout_s: float) -> int:
         """Of the SDK's calls the one that knows no timeout."""
@@ -162,9 +172,3 @@ class SteadySender:
     def _is_opening(self) -> bool:
         """An opening that hangs is waited for by the next send, too, but not for ever."""
         return self._opening is not None and 0.0 < self._opening.hangs_for_s < HANG_S_MAX
-
-
-def _prepared(sdk: ServiceBusSender) -> Opening:
-    """The SDK's sender is new: it gets to behave as a pair needs it."""
-    raise_busy(sdk)
-    return Opening(sdk)

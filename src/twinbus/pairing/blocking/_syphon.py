@@ -13,8 +13,8 @@ from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, Servic
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
 from twinbus.clock import monotonic_s
-from twinbus.pairing.blocking._busy import raise_busy
 from twinbus.pairing.blocking._opening import Opening
+from twinbus.pairing.blocking._refusals import raise_refusals
 from twinbus.pairing.blocking._running import run
 from twinbus.pairing.blocking._steady import Closing, SteadySender
 from twinbus.pairing.classification import is_broken_by
@@ -253,7 +253,7 @@ class _Worker:
     def _open_receiver(self) -> ServiceBusReceiver:
         if self._receiver is None:
             self._receiver = self._syphon.new_receiver(self.queue)
-            raise_busy(self._receiver)
+            raise_refusals(self._receiver)
             self._opening = Opening(self._receiver)
         return self._receiver
 

@@ -14,7 +14,6 @@ from twinbus.entities.partitions import (
     NO_PARTITION,
     PARTITION_COUNT,
     hash_key,
-    numbered_partition,
     partition_of,
     producer_at,
 )
@@ -26,6 +25,7 @@ from twinbus.errors import (
     Unavailable,
 )
 from twinbus.gateway.directory.directory import Entity
+from twinbus.gateway.partitions.numbered_sends import numbered_partition
 from twinbus.gateway.partitions.sends import deal
 from twinbus.gateway.transfer.journal import JOURNALLING
 from twinbus.gateway.transfer.journal_entries import decode_entry, encode_entry

@@ -5,7 +5,7 @@ import pytest
 from tests.unit.gateway.partitions.partitioned_harness import Bus, key_in, new
 from twinbus.entities.commands import Command, Reply, Send
 from twinbus.entities.descriptions import QueueDescription
-from twinbus.entities.partitions import PARTITION_COUNT, SEVERAL, hash_key, partition_of
+from twinbus.entities.partitions import PARTITION_COUNT, hash_key, partition_of
 from twinbus.errors import (
     DiskFull,
     EntityDisabled,
@@ -16,6 +16,7 @@ from twinbus.errors import (
     Unavailable,
 )
 from twinbus.gateway.partitions.sends import deal, key_partition
+from twinbus.gateway.partitions.split_sends import SEVERAL
 from twinbus.links.store_link import DOWN, SLOW, UP
 
 DETECTING = QueueDescription(requires_duplicate_detection=True)
