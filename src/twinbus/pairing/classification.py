@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 from azure.core import exceptions as core
 from azure.servicebus import exceptions as sdk
 
-from twinbus.pairing.errors import PairingError
+from twinbus.pairing.errors import PairingError, PartitionRefusedError
 
 Policy: TypeAlias = Literal["documented", "legacy"]
 
@@ -56,6 +56,7 @@ _TABLE: Final[dict[type[BaseException], tuple[Verdict, Verdict]]] = {
     sdk.AutoLockRenewFailed: (_RAISE, _RAISE),
     sdk.AutoLockRenewTimeout: (_RAISE, _RAISE),
     PairingError: (_RAISE, _RAISE),
+    PartitionRefusedError: (_COUNT, _COUNT),  # where none can be chosen
     # What the SDK may let through.  A credential asks its own service for tokens, over the network.
     core.ServiceRequestError: (_COUNT, _RAISE),
     core.ServiceResponseError: (_COUNT, _RAISE),

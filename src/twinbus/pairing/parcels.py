@@ -22,6 +22,7 @@ class Parcel:
     def __init__(self, plain: Any, originals: list[AmqpAnnotatedMessage]) -> None:
         self.originals = originals
         self.keys: list[str] | None = None  # of the originals; none where the pairing gives none
+        self.is_asking = False  # whether another partition can be chosen if one refuses it
         self.outgoing: Any = plain  # for the SDK's sender
         self._plain = plain
         self._source: ProducerKeys | None = None
@@ -38,19 +39,18 @@ class Parcel:
         if numbered is not None:
             self._stamp(numbered.keys, numbered.is_asking)
 
-    def choose_again(self, now: float) -> None:
-        """A partition has refused it, and it certainly is nowhere: another gets it."""
+    def ask_another(self, is_certain: bool, now: float) -> None:
+        """Its partition refuses it.  If it certainly is not there either, another is chosen."""
         assert self._source is not None and self.keys is not None
-        numbered = self._source.choose_again(self._entity, self.originals, self.keys, now)
-        self._stamp(numbered.keys, numbered.is_asking)
-
-    def insist(self) -> None:
-        """It may be in the partition that refuses it now: it must go there and nowhere else."""
-        assert self.keys is not None
-        self._stamp(self.keys, is_asking=False)
+        if is_certain:
+            self._source.refused(self._entity, self.keys, now)
+            self.open(self._source, self._entity, now)
+        else:
+            self._stamp(self.keys, is_asking=False)
 
     def _stamp(self, keys: list[str], is_asking: bool) -> None:
         self.keys = keys
+        self.is_asking = is_asking
         stamps = [asking(key) for key in keys] if is_asking else keys
         if isinstance(self._plain, ServiceBusMessageBatch):
             stamped = stamped_batch(self._plain, self.originals, stamps)

@@ -15,6 +15,7 @@ As long as a message certainly has arrived nowhere, another partition can be cho
 
 import random
 import weakref
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from azure.servicebus.amqp import AmqpAnnotatedMessage
@@ -98,20 +99,13 @@ class ProducerKeys:
         home, is_asking = self._spreads[producer].choose(now)
         return self._next_key(producer_at(producer, home)), is_asking and self.can_ask
 
-    def choose_again(
-        self, entity: str, messages: list[AmqpAnnotatedMessage], keys: list[str], now: float
-    ) -> Numbered:
-        """The partition of those that have chosen one refuses them, and none has arrived."""
-        producer = self._producer_of(entity)
-        spread = self._spreads[producer]
-        chosen = [chosen_partition(key.rpartition("/")[0]) for key in keys]
-        for partition in set(chosen) - {NO_PARTITION}:
+    def refused(self, entity: str, keys: list[str], now: float) -> None:
+        """The partition that was chosen has not taken these, and none of them is anywhere."""
+        spread = self._spreads[self._producer_of(entity)]
+        for partition in {chosen_partition(key.rpartition("/")[0]) for key in keys}:
             spread.refused(partition, now)
         for key in reversed(keys):
             self._give_back(key)
-        home, is_asking = spread.choose(now)
-        again = [self._next_key(_name(producer, _bucket(each), home)) for each in messages]
-        return Numbered(again, is_asking and self.can_ask)
 
     def keep(self, messages: list[AmqpAnnotatedMessage], keys: list[str]) -> None:
         """The outcome of the send is not known: these messages are known by these keys."""
@@ -157,15 +151,23 @@ class ProducerKeys:
 
 
 def block_of(key: str | None) -> tuple[str, int]:
-    """Messages without a session id or partition key may be sent together within one of these.
-
-    The server parts those that have chosen partitions.  Of an earlier version's the first one
-    decides, so they have to be of one producer and one run of numbers.
+    """Messages without a session id or partition key may be sent together within one of these: all
+    for one partition, or, of an earlier version, all of one producer and one run of numbers.
     """
     producer, _, number = (key or "").rpartition("/")
-    if chosen_partition(producer) != NO_PARTITION:
-        return "", 0
+    partition = chosen_partition(producer)
+    if partition != NO_PARTITION:
+        return "", partition
     return producer, int(number) // NUMBERED_RUN if number.isdecimal() else 0
+
+
+def place_of(path: str, keys: Iterable[str | None]) -> str:
+    """Where messages with these keys go: to one partition of an entity, or to several of them."""
+    partitions: set[int] = set()
+    for key in keys:
+        producer = (key or "").rpartition("/")[0]
+        partitions.add(chosen_partition(producer.replace("~", "@")))  # chosen, or by another key
+    return path if NO_PARTITION in partitions or len(partitions) > 1 else f"{path}@{partitions}"
 
 
 def _name(producer: str, bucket: int, home: int) -> str:

@@ -130,7 +130,7 @@ class Shortcut:
     After a failure a flow takes over, and is told of it as the outcome of its first step.
     """
 
-    __slots__ = ("_entity", "_key", "_pairing", "_raw", "outgoing")
+    __slots__ = ("_entity", "_is_asking", "_key", "_pairing", "_raw", "outgoing")
 
     def __init__(
         self, pairing: Pairing, entity: EntityFailover, message: ServiceBusMessage
@@ -139,11 +139,13 @@ class Shortcut:
         self._entity = entity
         self._raw = message.raw_amqp_message
         self._key: str | None = None
+        self._is_asking = False
         self.outgoing: object = message
         taken = pairing.keys.take_one(entity.entity, self._raw, pairing.now())
         if taken is not None:
-            self._key, is_asking = taken
-            self.outgoing = with_stamp(self._raw, asking(self._key) if is_asking else self._key)
+            self._key, self._is_asking = taken
+            stamp = asking(self._key) if self._is_asking else self._key
+            self.outgoing = with_stamp(self._raw, stamp)
 
     def succeeded(self) -> None:
         if self._entity.state is _HEALTHY:
@@ -151,10 +153,19 @@ class Shortcut:
         else:
             self._entity.send_succeeded(self._pairing.now())
 
-    def failed(self) -> None:
-        """Whatever comes next has the same key: nobody knows whether it has arrived."""
-        if self._key is not None:
-            self._pairing.keys.keep([self._raw], [self._key])
+    def failed(self, error: BaseException) -> bool:
+        """Whether the flow is to hear of it.  If a partition refuses, it just begins again."""
+        if self._key is None:
+            return True
+        keys, is_refused = self._pairing.keys, False
+        if isinstance(error, PartitionRefusedError) and self._is_asking:
+            if error.is_certain:
+                keys.refused(self._entity.entity, [self._key], self._pairing.now())
+                return False
+            is_refused = True
+        # Whatever comes next has the same key: nobody knows whether it has arrived.
+        keys.keep([self._raw], [self._key])
+        return not is_refused
 
 
 def shortcut(pairing: Pairing, entity: EntityFailover, message: object) -> Shortcut | None:
@@ -244,14 +255,10 @@ def _to_primary(
                 numbers = []
             else:
                 numbers = yield ScheduleOnPrimary(parcel.outgoing, time_utc, timeout_s)
-        except PartitionRefusedError as error:
-            if call.left_s() <= 0:
-                raise
-            if error.is_certain:
-                parcel.choose_again(pairing.now())
-            else:
-                parcel.insist()
         except Exception as error:
+            if isinstance(error, PartitionRefusedError) and parcel.is_asking and call.left_s() > 0:
+                parcel.ask_another(error.is_certain, pairing.now())
+                continue
             # The stamps may not cost a message that fits without: P-6.
             if isinstance(error, MessageSizeExceededError) and parcel.take_stamps_off():
                 continue

@@ -38,12 +38,12 @@ from azure.servicebus.exceptions import (
 
 from twinbus.pairing import rules
 from twinbus.pairing.classification import Verdict, is_wrapped_fault, verdict_of
-from twinbus.pairing.errors import PairingError, UnrestorableMessageError
+from twinbus.pairing.errors import PairingError, PartitionRefusedError, UnrestorableMessageError
 from twinbus.pairing.events import Event, StrangersLeft, SyphonProgress, SyphonResting
 from twinbus.pairing.held import Held, SentBefore
 from twinbus.pairing.options import RestoredTimeToLive
 from twinbus.pairing.primary import UNMARKED, Owner, Primary
-from twinbus.pairing.producer_keys import block_of
+from twinbus.pairing.producer_keys import block_of, place_of
 from twinbus.pairing.rests import BUSY_REST_S, REST_S_MAX, REST_S_MIN, Backoff, Rests
 from twinbus.pairing.rewriting import Restored, encoded_size, mark_of, restore
 from twinbus.pairing.steps import (
@@ -322,13 +322,21 @@ class Syphon:
         parts = deque(self._parts(path, free))
         while parts:
             part = parts.popleft()
+            place = _place(path, part)
             now = self._now()
-            if self._rests.is_resting(path, now) or now - cycle.begun > IN_HAND_S_MAX:
+            is_resting = self._rests.is_resting(path, now) or self._rests.is_resting(place, now)
+            if is_resting or now - cycle.begun > IN_HAND_S_MAX:
                 self._hold(cycle, part)
                 continue
             messages = [each.restored.message for each in part]
             try:
                 yield SendRestored(path, messages, SEND_TIMEOUT_S)
+            except PartitionRefusedError as error:
+                if place == path and len(part) > 1:  # of several partitions: which one is it?
+                    parts.extendleft(reversed(self._split(path, part, error)))
+                else:
+                    self._rest(path, error, place)
+                    self._hold(cycle, part)
             except Exception as error:  # noqa: BLE001 - every error has its place in _fate
                 match _fate(error, messages):
                     case _Fate.REST:
@@ -341,6 +349,7 @@ class Syphon:
                             yield from self._refuse(cycle, each, error)
             else:
                 self._rests.end(path)
+                self._rests.end(place)
                 cycle.moved += len(part)
                 self.moved[cycle.queue] += len(part)
                 yield from self._complete(cycle, [each.received for each in part])
@@ -414,11 +423,17 @@ class Syphon:
         for each in taken:
             held.hold(each.number, each.restored.path, each.restored.session_id, self._now())
 
-    def _rest(self, path: str, error: Exception) -> None:
+    def _rest(self, path: str, error: Exception, place: str = "") -> None:
+        """All of the destination, or one partition of it."""
         is_busy = verdict_of(error, "documented") is Verdict.BUSY
-        rest_s = self._rests.begin(path, error, self._now(), is_busy=is_busy)
+        rest_s = self._rests.begin(place or path, error, self._now(), is_busy=is_busy)
         if rest_s is not None:  # else another queue's flow has just met the same
             self._events.append(SyphonResting(path, error, rest_s))
+
+
+def _place(path: str, part: list[_Taken]) -> str:
+    """What can rest by itself: the partition of these messages, if they are all of one."""
+    return place_of(path, [each.restored.key for each in part])
 
 
 def _number(message: ServiceBusReceivedMessage) -> int:

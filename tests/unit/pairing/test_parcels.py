@@ -320,7 +320,7 @@ def outgoing_stamps(parcel: Parcel) -> list[bytes]:
 def test_another_partition_is_chosen_for_all_of_a_batch() -> None:
     parcel = opened([ServiceBusMessage(b"0"), ServiceBusMessage(b"1")], LIMIT)
     first, before = parcel.keys, outgoing_stamps(parcel)
-    parcel.choose_again(0.0)
+    parcel.ask_another(True, 0.0)
     assert parcel.keys is not None and first is not None
     assert len({key.rpartition("/")[0] for key in parcel.keys}) == 1
     assert not set(first) & set(parcel.keys)
@@ -332,6 +332,6 @@ def test_another_partition_is_chosen_for_all_of_a_batch() -> None:
 def test_who_insists_keeps_the_keys_and_asks_no_more() -> None:
     parcel = opened([ServiceBusMessage(b"0"), ServiceBusMessage(b"1")], LIMIT)
     before = parcel.keys
-    parcel.insist()
+    parcel.ask_another(False, 0.0)
     assert parcel.keys == before
     assert not any(b"/0" in each for each in outgoing_stamps(parcel))

@@ -8,7 +8,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from twinbus.entities.partitions import PARTITION_COUNT, chosen_partition, hash_key
-from twinbus.pairing.producer_keys import KEPT_MIN, ProducerKeys, block_of
+from twinbus.pairing.producer_keys import KEPT_MIN, ProducerKeys, block_of, place_of
 from twinbus.pairing.spread import REST_S
 
 
@@ -101,8 +101,9 @@ def test_a_partition_that_refuses_is_passed_over_for_a_while() -> None:
     some = messages(2)
     first = keys.take("a", some, 0.0)
     assert first is not None and first.is_asking
-    again = keys.choose_again("a", some, first.keys, 0.0)
-    assert again.is_asking
+    keys.refused("a", first.keys, 0.0)
+    again = keys.take("a", some, 0.0)
+    assert again is not None and again.is_asking
     assert home(again.keys[0]) != home(first.keys[0])
     homes = [home(taken(keys, "a", messages(1))[0]) for _ in range(2 * PARTITION_COUNT)]
     assert set(homes) == {*range(PARTITION_COUNT)} - {home(first.keys[0])}
@@ -119,7 +120,8 @@ def test_when_all_have_refused_the_next_one_has_to_say_why() -> None:
     tried: list[int] = []
     while numbered is not None and numbered.is_asking:
         tried.append(home(numbered.keys[0]))
-        numbered = keys.choose_again("a", some, numbered.keys, 0.0)
+        keys.refused("a", numbered.keys, 0.0)
+        numbered = keys.take("a", some, 0.0)
     assert sorted(tried) == [*range(PARTITION_COUNT)]
     numbered = keys.take("a", messages(1), 1.0)
     assert numbered is not None and not numbered.is_asking
@@ -157,10 +159,18 @@ def test_keyed_messages_have_no_choice() -> None:
 
 
 def test_what_a_syphon_may_send_together() -> None:
-    assert block_of("a@3/1") == block_of("b@4/5000"), "the server parts them"
+    assert block_of("a@3/1") == block_of("b@3/5000") != block_of("a@4/1")
     assert block_of("a/1") == block_of("a/4095") != block_of("a/4096")
     assert block_of("a/1") != block_of("b/1")
     assert block_of(None) == block_of(None)
+
+
+def test_where_messages_go() -> None:
+    """A partition can rest by itself, also one that a session id or partition key leads to."""
+    assert place_of("q", ["a@3/1", "b@3/7"]) == place_of("q", ["a~3/2"]) != "q"
+    assert place_of("q", ["a@4/1"]) not in ("q", place_of("q", ["a@3/1"]))
+    for several in (["a@3/1", "a@4/1"], ["a@3/1", "a/1"], [None], ["~run.1.2.check/7"]):
+        assert place_of("q", several) == "q"
 
 
 # --- what has failed ------------------------------------------------------------------------------

@@ -192,11 +192,33 @@ def test_after_a_shortcut_that_was_refused_the_flow_chooses_again() -> None:
     sent = message()
     way = shortcut(world.pairing, world.entity, sent)
     assert way is not None and asks(cast(ServiceBusMessage, way.outgoing))
-    way.failed()
-    world.send(sent, REFUSED)
-    first, second = world.steps
-    assert key_on_primary(first) == stamp_of(cast(ServiceBusMessage, way.outgoing))
-    assert home_on_primary(second) != home_on_primary(first)
+    assert not way.failed(REFUSED), "the flow need not hear of it"
+    world.send(sent)
+    (step,) = world.steps
+    before = stamp_of(cast(ServiceBusMessage, way.outgoing))
+    assert before is not None
+    assert home_on_primary(step) != chosen_partition(before.rpartition("/")[0])
+
+
+@pytest.mark.proves("P-20")
+def test_after_a_shortcut_that_may_have_arrived_the_flow_insists() -> None:
+    world = World()
+    sent = message()
+    way = shortcut(world.pairing, world.entity, sent)
+    assert way is not None
+    assert not way.failed(PartitionRefusedError("full", is_certain=False))
+    world.send(sent)
+    (step,) = world.steps
+    assert key_on_primary(step) == stamp_of(cast(ServiceBusMessage, way.outgoing))
+    assert not asks(cast(SendToPrimary, step).outgoing)
+
+
+@pytest.mark.proves("P-20", "P-7")
+def test_a_refusal_that_leaves_no_choice_counts() -> None:
+    """With a key, or where a copy may be there: its partition's trouble is the message's own."""
+    world = World(interval_s=0.0)
+    world.send(ServiceBusMessage(b"", partition_key="k"), REFUSED)
+    assert world.kinds() == ["SendToPrimary", "SendToBacklog"]
 
 
 def test_a_call_whose_time_is_over_chooses_no_more() -> None:
@@ -727,7 +749,7 @@ def test_after_a_shortcut_that_failed_the_flow_goes_on_with_the_same_key() -> No
     sent = message()
     way = shortcut(world.pairing, world.entity, sent)
     assert way is not None
-    way.failed()
+    assert way.failed(DOWN)
     performed: list[Step] = []
     perform = after(DOWN, performed.append)
     flow = send(world.pairing, world.sender, collect(sent), None)

@@ -5,12 +5,16 @@ number belongs to one partition, its home, for ever.  The producer chooses it be
 messages spread evenly, because producers take the partitions in turn.
 
     asking      the producer can still choose another home, since no copy of the message can have
-                arrived: a home that does not take it at once refuses it (PartitionRefused)
+                arrived: a home that is full, busy or not well refuses it
     insisting   a copy may be there already, or may come later from elsewhere, as with everything
                 that a syphon moves: it goes home and nowhere else
 
 What insists is helped where it goes.  If its home is not well, the home's journal takes it.  If its
 home is full, it may use the room that other partitions have left: the entity's size is what counts.
+
+A refusal is PartitionRefused where another partition takes messages at this moment, which a ping
+tells: then a producer can choose that one, and a syphon can go on with what belongs there.
+Otherwise the trouble is the whole entity's, and the client hears what it is.
 
 Must never store a message at another partition than its home: nobody would know a copy.
 """
@@ -18,20 +22,13 @@ Must never store a message at another partition than its home: nobody would know
 from typing import Final
 
 from twinbus.entities.commands import GetRuntime, Reply, Runtime, Send
-from twinbus.entities.message import NewMessage
-from twinbus.entities.partitions import NO_PARTITION, home_of
-from twinbus.errors import (
-    DiskFull,
-    PartitionRefused,
-    QuotaExceeded,
-    ServerBusy,
-    ServiceError,
-    Unavailable,
-)
-from twinbus.gateway.directory.directory import Entity
+from twinbus.entities.message import NewMessage, ProducerKey
+from twinbus.entities.partitions import NO_PARTITION, PARTITION_COUNT, home_of
+from twinbus.errors import PartitionRefused, QuotaExceeded, ServerBusy, ServiceError, Unavailable
+from twinbus.gateway.directory.directory import Entity, Part
 from twinbus.gateway.partitions.fan_out import Gather, Routes, shown
 from twinbus.gateway.partitions.split_sends import SEVERAL, SplitSend
-from twinbus.links.store_link import DOWN, UP
+from twinbus.links.store_link import DOWN, SLOW, UP
 
 MEGABYTE: Final = 1 << 20
 
@@ -61,80 +58,99 @@ def send_numbered(gateway: Routes, entity: Entity, command: Send) -> None:
         SplitSend(gateway, entity, command, homes, send_numbered).start()
         return
     command.partition = home
-    part = entity.parts[home]
+    send_home(gateway, entity, command)
+
+
+def send_home(gateway: Routes, entity: Entity, command: Send) -> None:
+    """To the partition it belongs to, or to where the gateway takes it meanwhile."""
+    part = entity.parts[command.partition]
     health = gateway.links[part.store].health
-    key = command.messages[0].producer_key
-    if key is not None and key.is_asking:
-        if health != UP:
-            raise _refusal(entity, home, "Its store is not well.")
-        _Asking(gateway, entity, command).send()
+    if health != UP and _is_asking(command):
+        _Search(gateway, entity, command, _not_well(entity, part)).begin()
+    elif health != UP and gateway.divert(entity, part, command):
         return
-    if health != UP and gateway.divert(entity, part, command):
-        return
-    if health == DOWN:
-        raise Unavailable(
-            f"Partition {home} of '{shown(entity)}' is down, and a copy of this message may be "
-            "there. Nothing was stored now: send it again later."
-        )
-    _Insisting(gateway, entity, command).send()
+    elif health == DOWN:
+        _Search(gateway, entity, command, _not_well(entity, part)).begin()
+    else:
+        _Numbered(gateway, entity, command).send()
 
 
 class _Numbered:
-    """Base: a send to its home whose refusal is looked at."""
+    """A send to its home, whose refusal is looked at."""
 
-    __slots__ = ("_context", "command", "entity", "gateway", "is_submitting")
+    __slots__ = ("_command", "_context", "_entity", "_gateway", "_is_submitting")
 
     def __init__(self, gateway: Routes, entity: Entity, command: Send) -> None:
-        self.gateway = gateway
-        self.entity = entity
-        self.command = command
-        self.is_submitting = False
+        self._gateway = gateway
+        self._entity = entity
+        self._command = command
         self._context = command.context
+        self._is_submitting = False
         command.context = (self, None)
 
     def send(self) -> None:
-        part = self.entity.parts[self.command.partition]
-        self.command.entity_id = part.entity_id
-        self.is_submitting = True
-        self.gateway.links[part.store].submit([self.command])
-        self.is_submitting = False
+        part = self._entity.parts[self._command.partition]
+        self._command.entity_id = part.entity_id
+        self._is_submitting = True
+        self._gateway.links[part.store].submit([self._command])
+        self._is_submitting = False
 
     def replied(self, reply: Reply, rest: object) -> None:
-        self.command.context = self._context
-        if reply.error is not None and self.mends(reply.error):
+        command, error = self._command, reply.error
+        command.context = self._context
+        # What was refused at once has certainly not been stored.
+        is_down = self._is_submitting and isinstance(error, Unavailable)
+        is_busy = self._is_submitting and isinstance(error, ServerBusy)
+        is_full = isinstance(error, QuotaExceeded)
+        if error is not None and (is_down or (_is_asking(command) and (is_busy or is_full))):
+            _Search(self._gateway, self._entity, command, error).begin()
+        elif error is not None and _may_use_other_room(command) and is_full:
+            _RoomSearch(self._gateway, self._entity, command, error).begin_round()
+        else:
+            self._gateway.answer(reply)
+
+
+class _Search:
+    """Looks for another partition that takes messages, to give the right refusal."""
+
+    __slots__ = ("_command", "_entity", "_error", "_gateway", "_step")
+
+    def __init__(self, gateway: Routes, entity: Entity, command: Send, error: ServiceError) -> None:
+        self._gateway = gateway
+        self._entity = entity
+        self._command = command
+        self._error = error
+        self._step = 0
+
+    def begin(self) -> None:
+        """Ask the next one that is well."""
+        entity, command = self._entity, self._command
+        while self._step < PARTITION_COUNT - 1:
+            self._step += 1
+            part = entity.parts[(command.partition + self._step) % PARTITION_COUNT]
+            link = self._gateway.links[part.store]
+            if link.health == UP:
+                ping = _ping(_body_bytes(command))
+                link.submit([Send(part.entity_id, [ping], (self, None))])
+                return
+        self._found_none()
+
+    def replied(self, reply: Reply, rest: object) -> None:
+        if reply.error is not None:
+            self.begin()
             return
-        self.gateway.answer(reply)
+        text = f"{self._error} Other partitions of '{shown(self._entity)}' take messages."
+        self._gateway.answer(Reply(self._command, None, PartitionRefused(text)))
 
-    def mends(self, error: ServiceError) -> bool:
-        """True: there will be another answer than this refusal."""
-        raise NotImplementedError
-
-
-class _Asking(_Numbered):
-    """Whatever certainly was not stored may go to another partition."""
-
-    __slots__ = ()
-
-    def mends(self, error: ServiceError) -> bool:
-        is_refused_at_once = self.is_submitting and isinstance(error, Unavailable | ServerBusy)
-        if not is_refused_at_once and not isinstance(error, QuotaExceeded):
-            return False
-        refusal = _refusal(self.entity, self.command.partition, str(error))
-        self.gateway.answer(Reply(self.command, None, refusal))
-        return True
-
-
-class _Insisting(_Numbered):
-    """Where its home is full, it asks for room elsewhere."""
-
-    __slots__ = ()
-
-    def mends(self, error: ServiceError) -> bool:
-        is_full = isinstance(error, QuotaExceeded) and not isinstance(error, DiskFull)
-        if not is_full or self.command.has_room:
-            return False
-        _RoomSearch(self.gateway, self.entity, self.command, error).start()
-        return True
+    def _found_none(self) -> None:
+        """If its home is only slow, it is as good as any."""
+        command = self._command
+        part = self._entity.parts[command.partition]
+        if self._gateway.links[part.store].health != SLOW:
+            self._gateway.answer(Reply(command, None, self._error))
+        elif not self._gateway.divert(self._entity, part, command):
+            command.entity_id = part.entity_id
+            self._gateway.links[part.store].submit([command])
 
 
 class _RoomSearch(Gather):
@@ -147,7 +163,7 @@ class _RoomSearch(Gather):
         self._send = command
         self._error = error
 
-    def start(self) -> None:
+    def begin_round(self) -> None:
         for part in self.entity.parts:
             if self.gateway.links[part.store].health == UP:  # any other has no room to offer
                 question = GetRuntime([part.entity_id])
@@ -162,12 +178,23 @@ class _RoomSearch(Gather):
         for reply in replies:
             if reply.error is None:
                 room_bytes += share_bytes - _size_bytes(reply.result)
-        if sum([len(message.body) for message in send.messages]) > room_bytes:
+        if _body_bytes(send) > room_bytes:
             self.answer(None, self._error)
             return
         send.has_room = True
         part = self.entity.parts[send.partition]
         self.gateway.links[part.store].submit([send])
+
+
+def _is_asking(command: Send) -> bool:
+    key = command.messages[0].producer_key
+    return key is not None and key.is_asking
+
+
+def _may_use_other_room(command: Send) -> bool:
+    """Whether it has no key: what has one belongs to its partition's own size."""
+    first = command.messages[0]
+    return first.session_id is None and first.partition_key is None and not command.has_room
 
 
 def _size_bytes(result: object) -> int:
@@ -176,8 +203,19 @@ def _size_bytes(result: object) -> int:
     return runtime.size_bytes if isinstance(runtime, Runtime) else 0
 
 
-def _refusal(entity: Entity, partition: int, reason: str) -> PartitionRefused:
-    return PartitionRefused(
-        f"Partition {partition} of '{shown(entity)}' does not take the message: {reason} Nothing "
-        "was stored; another partition may take it."
+def _body_bytes(command: Send) -> int:
+    return sum([len(message.body) for message in command.messages])
+
+
+def _ping(size_bytes: int) -> NewMessage:
+    """To be checked like a message of this size, and then forgotten."""
+    message = NewMessage(bytes(size_bytes))
+    message.producer_key = ProducerKey("", 0, is_ping=True)
+    return message
+
+
+def _not_well(entity: Entity, part: Part) -> Unavailable:
+    return Unavailable(
+        f"Partition {part.partition} of '{shown(entity)}', to which the message belongs, is not "
+        "well. Nothing was stored; send it again later."
     )

@@ -27,7 +27,7 @@ from twinbus.errors import (
 )
 from twinbus.gateway.directory.directory import Entity, Part
 from twinbus.gateway.partitions.fan_out import Routes, all_down, shown
-from twinbus.gateway.partitions.numbered_sends import numbered_partition, send_numbered
+from twinbus.gateway.partitions.numbered_sends import numbered_partition, send_home, send_numbered
 from twinbus.gateway.partitions.split_sends import SEVERAL, SplitSend
 from twinbus.links.store_link import DOWN, SLOW, UP, StoreLink
 
@@ -185,8 +185,13 @@ def route_send(gateway: Routes, entity: Entity, command: Command) -> None:
 
 def send_keyed(gateway: Routes, entity: Entity, command: Send) -> None:
     """To the partition of the key, or to where the gateway takes it meanwhile."""
-    if not gateway.divert(entity, entity.parts[command.partition], command):
+    if gateway.divert(entity, entity.parts[command.partition], command):
+        return
+    key = command.messages[0].producer_key
+    if key is None or key.is_ping:
         _send_to(gateway, entity, command)
+    else:
+        send_home(gateway, entity, command)
 
 
 def _send_to(gateway: Routes, entity: Entity, command: Send) -> None:

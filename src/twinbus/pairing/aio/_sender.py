@@ -73,10 +73,11 @@ class PairedSender(PairedSenderBase[SteadySender]):
             try:
                 await self._primary.send(way.outgoing, self._pairing.settings.send_timeout_s)
             except BaseException as error:
-                way.failed()
+                is_told = way.failed(error)
                 if not isinstance(error, Exception):
                     raise
-                perform = after(error, perform)
+                if is_told:
+                    perform = after(error, perform)
             else:
                 way.succeeded()
                 if self._pairing.has_events:

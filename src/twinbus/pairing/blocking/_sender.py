@@ -71,10 +71,11 @@ class PairedSender(PairedSenderBase[SteadySender]):
                 self._primary.send(way.outgoing, self._pairing.settings.send_timeout_s)
             except BaseException as error:
                 with self._lock:
-                    way.failed()
+                    is_told = way.failed(error)
                 if not isinstance(error, Exception):
                     raise
-                perform = after(error, perform)
+                if is_told:
+                    perform = after(error, perform)
             else:
                 with self._lock:
                     way.succeeded()

@@ -30,6 +30,7 @@ from twinbus.errors import (
     EntityNotFound,
     MessageSizeExceeded,
     NotSupported,
+    PartitionRefused,
     ServerBusy,
     TwinbusError,
 )
@@ -38,7 +39,7 @@ from twinbus.pairing.errors import UnrestorableMessageError
 from twinbus.pairing.held import SentBefore
 from twinbus.pairing.options import RestoredTimeToLive
 from twinbus.pairing.primary import Owner
-from twinbus.pairing.producer_keys import block_of
+from twinbus.pairing.producer_keys import block_of, place_of
 from twinbus.pairing.rests import Rests
 from twinbus.pipeline.bus.protocol import (
     OF_ONE_MESSAGE,
@@ -222,7 +223,7 @@ class Mover:
         for line in lines:
             if not line.parts:
                 continue
-            if self._is_resting(line.path):
+            if self._is_resting(line.path) or self._is_resting(line.place):
                 self._hold_line(line)
                 continue
             part = line.parts.popleft()
@@ -242,6 +243,7 @@ class Mover:
                 self._failed(each.line, each.part, error)
             else:
                 self._memory.rests.end(each.line.path)
+                self._memory.rests.end(each.line.place)
                 self._moved += each.part
 
     def _failed(self, line: "_Line", part: list[RestoredBytes], error: TwinbusError) -> None:
@@ -251,8 +253,11 @@ class Mover:
             for message in (*part, *line.rest()):
                 self._refuse(message, reason)
             line.parts.clear()
+        elif isinstance(reason, PartitionRefused) and line.place == line.path and len(part) > 1:
+            line.parts.extendleft(reversed(self._split(line.path, part, reason)))
         elif not isinstance(reason, _OF_THE_MESSAGE):
-            self._rest(line.path, reason)
+            is_part = isinstance(reason, PartitionRefused)
+            self._rest(line.place if is_part else line.path, reason)
             self._drop_sender(line.path)
             self._hold(part)
             self._hold_line(line)
@@ -379,6 +384,7 @@ class _Line:
 
     path: str
     parts: deque[list[RestoredBytes]]
+    place: str = ""  # what can rest by itself: a partition, if all are of one
 
     def rest(self) -> list[RestoredBytes]:
         return [message for part in self.parts for message in part]
@@ -406,8 +412,14 @@ def lines_of(path: str, messages: list[RestoredBytes], is_by_key: bool) -> list[
             keyed.setdefault(key if is_by_key else "", []).append(message)
         else:
             free.setdefault(block_of(message.key), []).append(message)
-    lines = [_Line(path, deque([part])) for each in free.values() for part in parts_of(each)]
-    return lines + [_Line(path, parts_of(each)) for each in keyed.values()]
+    lines: list[_Line] = []
+    for each in free.values():
+        place = place_of(path, [message.key for message in each])
+        lines += [_Line(path, deque([part]), place) for part in parts_of(each)]
+    for each in keyed.values():
+        place = place_of(path, [message.key for message in each])
+        lines.append(_Line(path, parts_of(each), place))
+    return lines
 
 
 def parts_of(messages: list[RestoredBytes]) -> deque[list[RestoredBytes]]:

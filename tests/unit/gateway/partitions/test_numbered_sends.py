@@ -121,8 +121,32 @@ def test_without_a_journal_a_partition_that_is_down_refuses() -> None:
     queue = bus.create()
     bus.sims[HOME % 4].health = DOWN
     refused = bus.ask(queue, Send(queue.entity_id, [numbered(7)]))
+    assert isinstance(refused.error, PartitionRefused)
+    assert f"Partition {HOME} of 'orders'" in str(refused.error)
+    assert "Nothing was stored" in str(refused.error)
+    assert sum(bus.counts(queue)) == 0
+
+
+@pytest.mark.parametrize("is_asking", [False, True])
+@pytest.mark.parametrize("key", [None, "a"])
+def test_without_any_partition_the_trouble_is_the_entitys(is_asking: bool, key: str | None) -> None:
+    bus = Bus(store_count=4)
+    queue = bus.create()
+    for sim in bus.sims:
+        sim.health = DOWN
+    message = new(b"x", key)
+    message.producer_key = ProducerKey("p@3", 1, is_asking=is_asking)
+    refused = bus.ask(queue, Send(queue.entity_id, [message]))
     assert isinstance(refused.error, Unavailable)
-    assert "Nothing was stored now" in str(refused.error)
+
+
+@pytest.mark.proves("P-20")
+def test_where_all_partitions_are_slow_nobody_has_to_choose() -> None:
+    bus = Bus(store_count=4)
+    queue = bus.create()
+    for sim in bus.sims:
+        sim.health = SLOW
+    assert partition_of(bus.send(queue, at(3, 7, is_asking=True))[0]) == 3
 
 
 # --- partitions that producers have chosen --------------------------------------------------------
@@ -209,12 +233,11 @@ def test_a_full_entity_refuses_everybody() -> None:
     bus = Bus(store_count=8)
     queue = bus.create(description=QueueDescription(max_size_megabytes=1))
     for partition in range(PARTITION_COUNT):
-        fill(bus, queue, partition, (1 << 20) - 100)
+        fill(bus, queue, partition)
     for message in (at(3, 7, size=2_000), at(3, 7, is_asking=True, size=2_000)):
         refused = bus.ask(queue, Send(queue.entity_id, [message]))
-        assert isinstance(refused.error, QuotaExceeded | PartitionRefused)
+        assert isinstance(refused.error, QuotaExceeded)
     assert sum(bus.counts(queue)) == PARTITION_COUNT
-    assert bus.send(queue, at(3, 8, size=200)) != [0], "there is as much left in all"
 
 
 def test_a_disabled_entity_refuses_what_found_room_elsewhere() -> None:
