@@ -125,13 +125,17 @@ CARRIERS_MAX: Final = 1_024
 # each crash of it leaves as many that nobody will ask for again.
 CARRIED_NUMBERS_MAX: Final = 1_024
 # Producers that number their messages (entities/arrivals.py): a pairing has up to 17 of them for an
-# entity, so this is some hundred clients.  The one that has not sent for longest is forgotten.  As
-# many again of those that number one piece of work only.
+# entity, so this is some hundred clients.  The one that has not sent for longest is forgotten.
 ARRIVAL_PRODUCERS_MAX: Final = 4_096
+# Those that number one piece of work only, apart.  A chunk of a Spark task is one in each partition
+# of an entity, and 16 in an entity without partitions, so that is to remember as many of them as
+# all the partitions of another: 4,096 chunks, up to 16 million messages.  A producer takes 320
+# bytes, so all of them take 21 MB, and in a partition a sixteenth of it.
+ARRIVAL_PASSING_MAX: Final = 65_536
 # Runs of numbers of one producer.  Gaps come from messages that wait in a backlog, and close when
 # it is emptied; the lowest numbers, whose copies are the least likely, are forgotten first.
 ARRIVAL_RANGES_MAX: Final = 1_024
-PRODUCER_KEY_CHARS_MAX: Final = 128  # as long as a message id; ours have less than 90
+PRODUCER_KEY_CHARS_MAX: Final = 128  # as long as a message id; ours have less than 100
 PING_SIZE_BYTES_MAX: Final = 512  # a message that is larger is no ping, whatever it says
 TRANSACTION_MESSAGES_MAX: Final = 100
 TRANSACTION_DURATION_MS_MAX: Final = 120_000  # from its first operation; then it is rolled back

@@ -16,8 +16,9 @@ come is for ever, so adding them once more changes nothing.  What is forgotten, 
 too many producers or runs, can only let a copy pass.  This module must never take a message for a
 copy whose number has not come.
 
-A producer whose name begins with `~` is a passing one: it numbers one piece of work (a chunk of a
-Spark task) and never sends again.  They are many, and must not push out those that last.
+A producer whose name begins with `~` is a passing one: it numbers one piece of work (what a chunk
+of a Spark task has for one partition) and never sends again.  They are many, and must not push out
+those that last.
 
 Not to be confused with carried.py, where the stores of one server carry messages to each other.
 """
@@ -26,7 +27,7 @@ from bisect import bisect_left, bisect_right
 from typing import Final
 
 from twinbus.entities.message import NewMessage
-from twinbus.limits import ARRIVAL_PRODUCERS_MAX, ARRIVAL_RANGES_MAX
+from twinbus.limits import ARRIVAL_PASSING_MAX, ARRIVAL_PRODUCERS_MAX, ARRIVAL_RANGES_MAX
 
 PASSING: Final = "~"
 
@@ -82,14 +83,18 @@ class Screened:
 class Arrivals:
     """The numbers that one entity remembers, by producer; who sent last comes last."""
 
-    __slots__ = ("_bounds_max", "_lasting", "_passing", "_producers_max")
+    __slots__ = ("_bounds_max", "_lasting", "_passing", "_passing_max", "_producers_max")
 
     def __init__(
-        self, producers_max: int = ARRIVAL_PRODUCERS_MAX, ranges_max: int = ARRIVAL_RANGES_MAX
+        self,
+        producers_max: int = ARRIVAL_PRODUCERS_MAX,
+        ranges_max: int = ARRIVAL_RANGES_MAX,
+        passing_max: int = ARRIVAL_PASSING_MAX,
     ) -> None:
         self._lasting: dict[str, list[int]] = {}
         self._passing: dict[str, list[int]] = {}
-        self._producers_max = producers_max  # of each kind
+        self._producers_max = producers_max  # of those that last
+        self._passing_max = passing_max
         self._bounds_max = 2 * ranges_max
 
     def screen(self, messages: list[NewMessage]) -> Screened:
@@ -126,7 +131,8 @@ class Arrivals:
             add_range(bounds, added[at], added[at + 1])
         if len(bounds) > self._bounds_max:
             del bounds[: len(bounds) - self._bounds_max]
-        while len(by_producer) > self._producers_max:
+        most = self._passing_max if by_producer is self._passing else self._producers_max
+        while len(by_producer) > most:
             del by_producer[next(iter(by_producer))]
 
     def producers(self) -> list[str]:

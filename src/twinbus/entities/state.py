@@ -39,9 +39,16 @@ from twinbus.entities.facts import (
     Unlocked,
 )
 from twinbus.entities.message import ACTIVE, GONE, NEVER_MS, SCHEDULED, Message, Overlay
-from twinbus.entities.partitions import first_number, shown_name, split_partition
+from twinbus.entities.partitions import (
+    NO_PARTITION,
+    PARTITION_COUNT,
+    first_number,
+    shown_name,
+    split_partition,
+)
 from twinbus.entities.subqueue import SubQueue
 from twinbus.errors import EntityDisabled
+from twinbus.limits import ARRIVAL_PASSING_MAX
 
 _MEGABYTE: Final = 1_048_576
 
@@ -442,7 +449,8 @@ class QueueState:
 
     def _arrivals(self) -> Arrivals:
         if self.arrivals is None:
-            self.arrivals = Arrivals()
+            parts = 1 if self.partition == NO_PARTITION else PARTITION_COUNT
+            self.arrivals = Arrivals(passing_max=ARRIVAL_PASSING_MAX // parts)
         return self.arrivals
 
     def _part(self, subqueue: int) -> SubQueue:

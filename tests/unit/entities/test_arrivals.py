@@ -14,9 +14,12 @@ from twinbus.entities.descriptions import (
     TopicDescription,
 )
 from twinbus.entities.facts import MAIN, Arrived, Fact, IdsSeen, Stored, Together
+from twinbus.entities.kinds import make_queue
 from twinbus.entities.message import NEVER_MS, NewMessage, ProducerKey, has_producer_key
+from twinbus.entities.partitions import PARTITION_COUNT
+from twinbus.entities.state import Grants
 from twinbus.errors import EntityDisabled, QuotaExceeded
-from twinbus.limits import ARRIVAL_PRODUCERS_MAX, ARRIVAL_RANGES_MAX
+from twinbus.limits import ARRIVAL_PASSING_MAX, ARRIVAL_PRODUCERS_MAX, ARRIVAL_RANGES_MAX
 
 pytestmark = pytest.mark.proves("P-13")
 
@@ -227,12 +230,22 @@ def test_only_so_many_producers_are_remembered() -> None:
 
 
 def test_passing_producers_push_out_only_each_other() -> None:
-    arrivals = Arrivals(producers_max=2)
+    arrivals = Arrivals(producers_max=1, passing_max=2)
     arrivals.add("pair", [1, 2])
     for chunk in range(10):
         arrivals.add(f"~{chunk}", [1, 2])
     assert arrivals.has("pair", 1)
     assert arrivals.producers() == ["pair", "~8", "~9"]
+
+
+@pytest.mark.parametrize(("name", "share"), [("orders", 1), ("orders#3", PARTITION_COUNT)])
+def test_the_partitions_of_an_entity_remember_as_many_as_one_without(name: str, share: int) -> None:
+    """A chunk of Spark is a producer in each of them, and 16 in an entity that has none."""
+    queue = make_queue("queue", 1, name, QueueDescription(), [], Grants())
+    count = ARRIVAL_PASSING_MAX // share
+    for chunk in range(count + 1):
+        queue.replay(Arrived(1, f"~{chunk}", [1, 2]), NOW)
+    assert queue.arrivals is not None and len(queue.arrivals.producers()) == count
 
 
 def test_only_so_many_runs_are_remembered() -> None:
