@@ -55,7 +55,7 @@ def write(
         names=list(columns),
     )
     pieces = (batch.slice(first, piece) for first in range(0, batch.num_rows, piece))
-    return SinkTask(given, schema, run, 0).write(pieces).messages
+    return SinkTask(given, schema, run, 0, 0).write(pieces).messages
 
 
 def stored(server: ServerProcess, path: str) -> list[DecodedMessage]:

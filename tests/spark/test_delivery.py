@@ -73,7 +73,7 @@ def fill(bus: ServerProcess, queue: str) -> None:
         names=schema.fieldNames(),
     )
     options = SinkOptions.parse({"connectionString": bus.connection_string, "entityPath": queue})
-    SinkTask(options, schema, "fill", 0).write(iter([batch]))
+    SinkTask(options, schema, "fill", 0, 0).write(iter([batch]))
 
 
 def count_of(bus: ServerProcess, queue: str) -> int:

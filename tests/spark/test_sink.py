@@ -1,6 +1,7 @@
 """`format("servicebus")` as a sink: a real session, a real server, the official SDK behind it."""
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from twinbus import pipeline
 from twinbus.client.connection_string import ConnectionString
+from twinbus.entities.partitions import PARTITION_COUNT, partition_of
 from twinbus.pipeline.bus import pool
 from twinbus.testing.server import ServerProcess
 
@@ -125,6 +127,27 @@ def test_a_stream_sends_what_it_has_read_and_nothing_again(
     found = received(bus, "to", 500)
     assert sorted(int(each.message_id) for each in found) == list(range(500))
     assert count_of(bus, "to") == 0
+
+
+@pytest.mark.proves("D-1", "P-20")
+def test_rows_without_a_key_fill_all_partitions_alike_and_come_once(
+    spark: SparkSession, bus: ServerProcess, tmp_path: Path
+) -> None:
+    """A batch that is sent again finds each of its messages where it went at first."""
+    bus.create_queue("poured")
+    bus.create_queue("spread", enable_partitioning=True)
+    write(spark.range(1_600).selectExpr("cast(id as string) body"), bus, entityPath="poured")
+    bodies = source(spark, bus, "poured").select("body")
+    stream(bodies, bus, tmp_path, entityPath="spread")
+    for commit in (tmp_path / "commits").iterdir():  # as if the driver had died before it
+        commit.unlink()
+    again = stream(bodies, bus, tmp_path, entityPath="spread")
+    assert again.lastProgress is not None and again.lastProgress.numInputRows == 1_600
+    found = received(bus, "spread", 1_600)
+    assert sorted(int(b"".join(each.body)) for each in found) == list(range(1_600))
+    places = Counter(partition_of(each.sequence_number) for each in found)
+    assert places == dict.fromkeys(range(PARTITION_COUNT), 100)
+    assert count_of(bus, "spread") == 0
 
 
 @pytest.mark.proves("D-1")

@@ -3,26 +3,49 @@
 A task that is tried again sends all of its rows again.  A twinbus destination drops a message whose
 producer key has come before, so the second try must give every message the key of the first:
 
-    task ─▶ chunks of at most 4,095 messages and 8 MiB ─▶ ~<run>.<task>.<chunk>.<checksum>/<number>
+    task ─▶ chunks of at most 4,095 messages and 8 MiB
 
-The run is the query and the batch, or a random name of one batch write.  The checksum covers every
-byte of the chunk: other rows, or the same in another order, are another producer.  Then messages
-may come twice, but none is ever taken for a copy of another.  Losing would be worse.
+    with a session id or partition key   ~<run>.<batch>.<task>.<chunk>.<checksum>/<number>
+    with neither                         ~<run>.<batch>.<task>.<chunk>.<checksum>@<home>/<number>
+
+The run is the query, or a random name of one batch write.  The checksum covers every byte of the
+chunk: other rows, or the same in another order, are another producer.  Then messages may come
+twice, but none is ever taken for a copy of another.  Losing would be worse.
+
+A message that nothing leads to a partition needs a home, where a copy of it meets it: those of a
+destination are cut into 16 pieces in a row, a partition for each.  Where the first piece goes turns
+from batch to batch, task to task and chunk to chunk, so that small chunks spread as well.  What has
+no partitions takes the pieces one after the other, in the order of the rows.
 
 Numbers count from 1 in the chunk, message by message of one destination and one partition together,
-however they were mixed: an entity remembers numbers as ranges, and so it has a few to remember.  A
-chunk stays within one run of 4,096 numbers, which lead to one partition (entities/partitions.py).
+however they were mixed: an entity remembers numbers as ranges, and so it has a few to remember.
 """
 
+import zlib
 from hashlib import blake2b
 from typing import Final
 
 from twinbus.entities.arrivals import PASSING
-from twinbus.entities.partitions import NO_PARTITION, NUMBERED_RUN, hash_key
+from twinbus.entities.partitions import (
+    NO_PARTITION,
+    NUMBERED_RUN,
+    PARTITION_COUNT,
+    hash_key,
+    producer_at,
+)
 from twinbus.message.producer_keys import key_fault, key_section
 
+# A server of before homes goes by runs of 4,096 numbers: what is sent together must not leave one.
 CHUNK_COUNT_MAX: Final = NUMBERED_RUN - 1
 CHUNK_SIZE_BYTES_MAX: Final = 8 * 1024 * 1024
+
+# How far round the circle of homes a batch, a task and a chunk turn it, in 2**32nds: the fractions
+# of the golden ratio and of the roots of 2 and 3.  Whole steps would be even as well, but not where
+# rows come in every second batch only, or in every fourth task.
+_CIRCLE: Final = 1 << 32
+_BATCH_TURN: Final = 2_654_435_769
+_TASK_TURN: Final = 1_779_033_703
+_CHUNK_TURN: Final = 3_144_134_277
 
 
 class Outgoing:
@@ -88,23 +111,65 @@ class Chunks:
 
 
 def run_name(*parts: object) -> str:
-    """A short name of a query's batch, or of a batch write."""
+    """A short name of a query, or of a batch write."""
     return blake2b("\0".join(map(str, parts)).encode(), digest_size=10).hexdigest()
 
 
-def keys_of_chunk(run: str, task: int, index: int, chunk: list[Outgoing]) -> list[str]:
-    """A key for each message of the `index`th chunk of a task."""
-    producer = f"{PASSING}{run}.{task}.{index}.{_checksum(chunk)}/"
-    if not _is_mixed(chunk):
-        return [producer + str(number) for number in range(1, len(chunk) + 1)]
-    places: list[tuple[str, int, int]] = []
-    for place, message in enumerate(chunk):
-        places.append((message.destination, _partition(message.order), place))
-    places.sort()
+def keys_of_chunk(run: str, batch: int, task: int, index: int, chunk: list[Outgoing]) -> list[str]:
+    """A key for each message of the `index`th chunk of a task; `batch` is 0 of a batch write."""
+    producer = f"{PASSING}{run}.{batch}.{task}.{index}.{_checksum(chunk)}"
+    start = first_home(run, batch, task, index)
     keys = [""] * len(chunk)
-    for before, (_, _, place) in enumerate(places):
-        keys[place] = producer + str(before + 1)
+    number = 1
+    groups = _groups(chunk)
+    for group in sorted(groups):
+        destination, partition = group
+        places = groups[group]
+        if partition == NO_PARTITION:
+            _give_homes(keys, places, producer, start + hash_key(destination), number)
+        else:
+            _give(keys, places, producer, number)
+        number += len(places)
     return keys
+
+
+def first_home(run: str, batch: int, task: int, index: int) -> int:
+    """Where the first of the messages without a key goes: the same in every try."""
+    turned = zlib.crc32(run.encode())
+    turned += batch * _BATCH_TURN + task * _TASK_TURN + index * _CHUNK_TURN
+    return turned % _CIRCLE * PARTITION_COUNT // _CIRCLE
+
+
+def _give_homes(keys: list[str], places: list[int], producer: str, start: int, number: int) -> None:
+    """Pieces as even as can be, in the order of the rows, to one home after the other."""
+    total = len(places)
+    count = min(PARTITION_COUNT, total)
+    for piece in range(count):
+        first, end = total * piece // count, total * (piece + 1) // count
+        home = producer_at(producer, (start + piece) % PARTITION_COUNT)
+        _give(keys, places[first:end], home, number + first)
+
+
+def _give(keys: list[str], places: list[int], producer: str, number: int) -> None:
+    start = producer + "/"
+    for place in places:
+        keys[place] = start + str(number)
+        number += 1
+
+
+def _groups(chunk: list[Outgoing]) -> dict[tuple[str, int], list[int]]:
+    """The places of the messages by destination and partition."""
+    if chunk and not _is_mixed(chunk):
+        first = chunk[0]
+        return {(first.destination, _partition(first.order)): list(range(len(chunk)))}
+    groups: dict[tuple[str, int], list[int]] = {}
+    for place, message in enumerate(chunk):
+        group = (message.destination, _partition(message.order))
+        places = groups.get(group)
+        if places is None:
+            places = groups[group] = []
+        places.append(place)
+    return groups
 
 
 def _is_mixed(chunk: list[Outgoing]) -> bool:
@@ -145,7 +210,10 @@ def fault_of(key: str | None) -> str | None:
 
 
 def block_of(key: str) -> tuple[str, int]:
-    """Messages without a session id or partition key may be sent together within one of these."""
+    """Messages without a session id or partition key may be sent together within one of these.
+
+    The producer knows their home, if it has chosen one; of any other the block leads there.
+    """
     producer, _, number = key.rpartition("/")
     return producer, int(number) // NUMBERED_RUN
 

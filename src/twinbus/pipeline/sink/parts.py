@@ -50,7 +50,10 @@ def joined(parts: list[Part]) -> Part:
 def by_destination(
     chunk: list[Outgoing], keys: list[str]
 ) -> tuple[dict[str, list[Part]], dict[str, Part]]:
-    """Messages without a session id or partition key, in their blocks; and those with one."""
+    """Messages without a session id or partition key, in their blocks; and those with one.
+
+    The messages of one delivery go where the first of them leads, so a block has one home.
+    """
     free: dict[str, dict[tuple[str, int], Part]] = {}
     keyed: dict[str, Part] = {}
     for place, message in enumerate(chunk):

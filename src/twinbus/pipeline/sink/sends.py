@@ -2,8 +2,8 @@
 
 What may be sent together and what must wait for each other:
 
-    no session id or partition key   in parts of one producer and run of 4,096 numbers, which lead
-                                     to one partition; one part after the other without waiting
+    no session id or partition key   in parts that lead to one partition: of one producer, and
+                                     within 4,096 numbers; one after the other without waiting
     with one, no partitions          all in one line, each batch when the one before it is stored
     with one, partitions             a line for each key
 

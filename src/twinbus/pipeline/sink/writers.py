@@ -42,11 +42,14 @@ class Sent(WriterCommitMessage):
 
 
 class SinkTask:
-    """The work of one task.  `run` names the batch; tries of a task share it and its number."""
+    """The work of one task.  Its tries share the name of the run, the batch and the number."""
 
-    def __init__(self, options: SinkOptions, schema: StructType, run: str, task: int) -> None:
+    def __init__(
+        self, options: SinkOptions, schema: StructType, run: str, batch: int, task: int
+    ) -> None:
         self._options = options
         self._run = run
+        self._batch = batch
         self._task = task
         self._encoder = MessageEncoder(schema, options.entity_path, options.producer_key_column)
         self._chunk_count = 0
@@ -86,7 +89,7 @@ class SinkTask:
 
     def _keys(self, chunk: list[Outgoing]) -> list[str]:
         if self._options.producer_key_column is None:
-            keys = keys_of_chunk(self._run, self._task, self._chunk_count, chunk)
+            keys = keys_of_chunk(self._run, self._batch, self._task, self._chunk_count, chunk)
             self._chunk_count += 1
             return keys
         keys, twice = own_keys(chunk)
@@ -109,9 +112,8 @@ class BatchWriter(DataSourceArrowWriter):
         self._run = run_name(secrets.token_hex(16))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        return SinkTask(
-            self._options, self._schema, self._run, _task_context().partitionId()
-        ).write(iterator)
+        task = _task_context().partitionId()
+        return SinkTask(self._options, self._schema, self._run, 0, task).write(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing: what a task has sent is there."""
@@ -134,8 +136,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         batch = context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
             raise TwinbusError("Spark does not tell which query and batch this task belongs to")
-        run = f"{run_name(query)}.{batch}"
-        return SinkTask(self._options, self._schema, run, context.partitionId()).write(iterator)
+        task = SinkTask(
+            self._options, self._schema, run_name(query), int(batch), context.partitionId()
+        )
+        return task.write(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Nothing: what a task has sent is there."""
