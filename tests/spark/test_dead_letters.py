@@ -14,6 +14,7 @@ from twinbus.clock import SystemClock
 from twinbus.errors import ConfigError
 from twinbus.pipeline.bus import open_bus
 from twinbus.pipeline.jobs.dead_letters import (
+    UNDERTAKING,
     DeadLetterQueues,
     MoveTask,
     Resubmitted,
@@ -27,7 +28,7 @@ from twinbus.pipeline.jobs.dead_letters import (
     summarised,
 )
 from twinbus.pipeline.jobs.replay import read_capture
-from twinbus.pipeline.jobs.resending import renewed, resending_key
+from twinbus.pipeline.jobs.resending import renewed
 from twinbus.pipeline.report import dead_letters as report
 from twinbus.pipeline.sink.keys import stamped
 from twinbus.testing.server import ServerProcess
@@ -173,10 +174,9 @@ def test_dead_letters_moved_elsewhere_are_there_once_after_a_crash(
     """A run that died between sending and deleting is made good by the next one."""
     selection = chosen(letters(spark, bus, "post"), "message_id <> 'p0'", None)
     row = selection.where("message_id = 'p2'").collect()[0]
-    key = resending_key("dead letters sent again", row["position"])
-    sent = renewed(1, bytes(row["amqp"]), "bin", key)
+    sent = renewed(1, bytes(row["amqp"]), "bin", UNDERTAKING, row["position"])
     died = open_bus(bus.connection_string)
-    died.send("bin", [stamped(sent.data, key)])
+    died.send("bin", [stamped(sent.data, sent.key or "")])
     died.close()
 
     queues = DeadLetterQueues(bus.connection_string, ["post"])

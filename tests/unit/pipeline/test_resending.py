@@ -1,13 +1,16 @@
 """Messages that are sent once more: same bytes but for the last stay's marks, keys, and pace."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from twinbus.amqp.types import Timestamp
 from twinbus.entities.arrivals import Arrivals
 from twinbus.entities.message import NewMessage, ProducerKey
+from twinbus.entities.partitions import PARTITION_COUNT, home_of
 from twinbus.message.plain import Properties, data_section, decode_message, encode_message
+from twinbus.message.producer_keys import read_producer_key
 from twinbus.pipeline.jobs.resending import (
     CHUNK_COUNT_MAX,
     NUMBERS_PER_PRODUCER,
@@ -18,6 +21,7 @@ from twinbus.pipeline.jobs.resending import (
     resending_key,
 )
 from twinbus.pipeline.sink.keys import Outgoing, fault_of
+from twinbus.pipeline.sink.parts import by_destination
 
 
 def delivered(application_properties: dict[str, object] | None = None) -> bytes:
@@ -43,9 +47,9 @@ def delivered(application_properties: dict[str, object] | None = None) -> bytes:
 
 
 def test_what_the_last_stay_has_left_is_gone_and_nothing_else() -> None:
-    message = renewed(3, delivered(), "archive", "p/1")
-    assert (message.row, message.destination, message.key) == (3, "archive", "p/1")
-    assert message.order == "s-1"
+    message = renewed(3, delivered(), "archive", "x", "p/1")
+    assert (message.row, message.destination, message.order) == (3, "archive", "s-1")
+    assert message.key == resending_key("x", "p/1", "s-1")
     found = decode_message(message.data)
     assert {str(name): value for name, value in found.annotations.items()} == {
         "x-opt-partition-key": "s-1",
@@ -59,7 +63,7 @@ def test_what_the_last_stay_has_left_is_gone_and_nothing_else() -> None:
 
 def test_a_schedule_is_set_and_an_empty_map_left_out() -> None:
     encoded = delivered({"DeadLetterReason": "why"})
-    message = renewed(1, encoded, "archive", "p/1", scheduled_ms=5_000)
+    message = renewed(1, encoded, "archive", "x", "p/1", scheduled_ms=5_000)
     found = decode_message(message.data)
     times = {str(name): value for name, value in found.annotations.items()}
     assert times["x-opt-scheduled-enqueue-time"] == 5_000
@@ -67,26 +71,69 @@ def test_a_schedule_is_set_and_an_empty_map_left_out() -> None:
 
 
 def test_a_message_without_anything_stays_as_it_is() -> None:
-    message = renewed(1, encode_message(data_section(b"DeadLetterReason")), "archive", "p/1")
+    encoded = encode_message(data_section(b"DeadLetterReason"))
+    message = renewed(1, encoded, "archive", "x", "p/1")
     assert message.order is None
+    assert message.key == resending_key("x", "p/1", None)
     assert decode_message(message.data).body == b"DeadLetterReason"
 
 
 def test_keys_are_good_and_tell_messages_and_undertakings_apart() -> None:
     positions = [f"{source}/{number}" for source in "ab" for number in (1, 2_047, 2_048, 3 << 48)]
-    keys = {resending_key(name, each) for name in ("x", "y") for each in positions}
-    assert len(keys) == 2 * len(positions)
-    assert not [key for key in keys if fault_of(key) is not None]
-    assert resending_key("x", "a/1") == resending_key("x", "a/1")
+    for order in (None, "s-1"):
+        keys = {resending_key(name, each, order) for name in ("x", "y") for each in positions}
+        assert len(keys) == 2 * len(positions)
+        assert not [key for key in keys if fault_of(key) is not None]
+        assert resending_key("x", "a/1", order) == resending_key("x", "a/1", order)
 
 
-def test_a_bus_remembers_a_selection_with_gaps() -> None:
+def homes_of(positions: Iterable[str]) -> Counter[int]:
+    """Where a partitioned destination stores what was there, without sessions."""
+    keys = (resending_key("x", position, None) for position in positions)
+    return Counter(home_of(read_producer_key(key)) for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("positions", "most", "least"),
+    [
+        pytest.param([f"orders#-1/{n}" for n in range(1, 20_480)], 1_280, 1_279, id="all of many"),
+        pytest.param([f"orders#-1/{n}" for n in range(5_000, 6_600)], 128, 0, id="some in a row"),
+        pytest.param(
+            [f"orders#{p}/{n}" for p in range(16) for n in range(1, 101)], 200, 0, id="partitions"
+        ),
+        pytest.param([f"orders#-1/{n * 1_001}" for n in range(160)], 15, 5, id="few, far apart"),
+    ],
+)
+def test_what_nothing_leads_to_a_partition_is_spread(
+    positions: list[str], most: int, least: int
+) -> None:
+    found = homes_of(positions)
+    assert max(found.values()) <= most
+    assert min(found[partition] for partition in range(PARTITION_COUNT)) >= least
+
+
+def test_old_neighbours_are_sent_in_their_order() -> None:
+    """Part after part, as a destination without partitions takes them."""
+    messages = [
+        Outgoing(n, "archive", b"", key=resending_key("x", f"orders/{n}", None))
+        for n in range(700, 700 + 3 * CHUNK_COUNT_MAX)
+    ]
+    sent: list[int] = []
+    for first in range(0, len(messages), CHUNK_COUNT_MAX):
+        chunk = messages[first : first + CHUNK_COUNT_MAX]
+        free, _ = by_destination(chunk, [each.key or "" for each in chunk])
+        sent += [each.row for part in free["archive"] for each in part.messages]
+    assert sent == [each.row for each in messages]
+
+
+@pytest.mark.parametrize("order", [None, "s-1"])
+def test_a_bus_remembers_a_selection_with_gaps(order: str | None) -> None:
     """Every second of 8,192 numbers would be more ranges of one producer than it remembers."""
     arrivals = Arrivals()
 
     def messages() -> Iterator[NewMessage]:
         for number in range(0, 4 * NUMBERS_PER_PRODUCER, 2):
-            producer, _, digits = resending_key("x", f"orders/{number}").rpartition("/")
+            producer, _, digits = resending_key("x", f"orders/{number}", order).rpartition("/")
             message = NewMessage(b"")
             message.producer_key = ProducerKey(producer, int(digits))
             yield message

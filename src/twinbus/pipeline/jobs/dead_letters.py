@@ -31,7 +31,7 @@ from twinbus.pipeline.bus.pool import using_bus
 from twinbus.pipeline.jobs.capture import writer_by_hour
 from twinbus.pipeline.jobs.file_layout import claim_format, files_for
 from twinbus.pipeline.jobs.replay import filtered, read_capture
-from twinbus.pipeline.jobs.resending import renewed, resending_key
+from twinbus.pipeline.jobs.resending import renewed
 from twinbus.pipeline.sink.keys import Outgoing
 from twinbus.pipeline.sink.sends import Sends
 from twinbus.pipeline.source.runs import Runs, merge
@@ -266,8 +266,8 @@ class MoveTask:
             sends.close()
 
     def _message(self, place: int, row: Row) -> Outgoing:
-        key = resending_key(UNDERTAKING, row["position"])
-        return renewed(place, bytes(row["amqp"]), self._destination, key)
+        amqp = bytes(row["amqp"])
+        return renewed(place, amqp, self._destination, UNDERTAKING, row["position"])
 
 
 def _pieces(rows: Iterable[Row]) -> Iterator[list[Row]]:

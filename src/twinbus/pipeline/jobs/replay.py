@@ -32,7 +32,7 @@ from twinbus.pipeline.bus.pool import using_bus
 from twinbus.pipeline.jobs.capture import PARTITION_COLUMNS
 from twinbus.pipeline.jobs.compact import show_hours
 from twinbus.pipeline.jobs.file_layout import CAPTURE, check_name, files_for, read_format
-from twinbus.pipeline.jobs.resending import Pace, Timed, paced, renewed, resending_key
+from twinbus.pipeline.jobs.resending import Pace, Timed, paced, renewed
 from twinbus.pipeline.schema import message_schema
 from twinbus.pipeline.sink.sends import Sends
 
@@ -196,9 +196,14 @@ class ReplayTask:
         for number, row in enumerate(rows, 1):
             if row["amqp"] is None or row["position"] is None:
                 raise ConfigError("a message lacks the columns amqp and position: no exact copy")
-            key = resending_key(self._settings.name, row["position"])
-            encoded = bytes(row["amqp"])
-            message = renewed(number, encoded, row["destination"], key, self._scheduled_ms(row))
+            message = renewed(
+                number,
+                bytes(row["amqp"]),
+                row["destination"],
+                self._settings.name,
+                row["position"],
+                self._scheduled_ms(row),
+            )
             yield Timed(message, row["enqueued_ms"])
 
     def _scheduled_ms(self, row: Row) -> int | None:

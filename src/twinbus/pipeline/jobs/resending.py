@@ -13,6 +13,7 @@ from typing import Final
 from twinbus.amqp.decoding import skip_within
 from twinbus.amqp.encoding import encode_symbol
 from twinbus.entities.arrivals import PASSING
+from twinbus.entities.partitions import PARTITION_COUNT, producer_at
 from twinbus.message import wire_names
 from twinbus.message.scan import Scanned, scan
 from twinbus.message.sections import (
@@ -23,11 +24,14 @@ from twinbus.message.sections import (
     map_entries,
     split_entries,
 )
-from twinbus.pipeline.sink.keys import Outgoing, run_name
+from twinbus.pipeline.sink.keys import Outgoing, first_home, run_name
 
 # An entity remembers 1,024 ranges of numbers for each producer, and a selection has gaps: numbers
 # of so few can never be more ranges than that.
 NUMBERS_PER_PRODUCER: Final = 2_048
+# So many old neighbours have one home if nothing leads them to a partition.  They are sent together
+# and in their order: what has no partitions gets all of them as they once were.
+NUMBERS_PER_HOME: Final = NUMBERS_PER_PRODUCER // PARTITION_COUNT
 CHUNK_COUNT_MAX: Final = 2_000
 CHUNK_SIZE_BYTES_MAX: Final = 4 * 1024 * 1024
 # Messages that are due within so little time go together.
@@ -41,21 +45,41 @@ _DEAD_LETTER_NAMES: Final = (
 )
 
 
-def resending_key(undertaking: str, position: str) -> str:
-    """The producer key of the message at an old position (`<source>/<number>`)."""
+def resending_key(undertaking: str, position: str, order: str | None) -> str:
+    """The producer key of the message at an old position (`<source>/<number>`).
+
+    `order` is its session id or partition key.  Without one it gets a home, as in the sink.
+    """
     source, _, digits = position.rpartition("/")
     number = int(digits)
-    producer = _producer(undertaking, source)
-    return f"{producer}.{number // NUMBERS_PER_PRODUCER}/{number % NUMBERS_PER_PRODUCER + 1}"
+    name, start = _start(undertaking, source)
+    producer = f"{name}.{number // NUMBERS_PER_PRODUCER}"
+    if order is None:
+        home = start + number // NUMBERS_PER_HOME
+        producer = producer_at(producer, home % PARTITION_COUNT)
+    return f"{producer}/{number % NUMBERS_PER_PRODUCER + 1}"
 
 
 @lru_cache(maxsize=1_024)
-def _producer(undertaking: str, source: str) -> str:
-    return f"{PASSING}{run_name(undertaking)}.{run_name(source)}"
+def _start(undertaking: str, source: str) -> tuple[str, int]:
+    """How the producers of a source begin, and the home of its first messages.
+
+    A source is a partition of an entity (`<entity>#<partition>`): each begins elsewhere.
+    """
+    name = f"{PASSING}{run_name(undertaking)}.{run_name(source)}"
+    entity, _, partition = source.rpartition("#")
+    if not partition.isdecimal():
+        return name, first_home(run_name(undertaking, source), 0, 0, 0)
+    return name, first_home(run_name(undertaking, entity), 0, int(partition), 0)
 
 
 def renewed(
-    row: int, encoded: bytes, destination: str, key: str, scheduled_ms: int | None = None
+    row: int,
+    encoded: bytes,
+    destination: str,
+    undertaking: str,
+    position: str,
+    scheduled_ms: int | None = None,
 ) -> Outgoing:
     """The message to send: without the broker's marks, reason of death and old schedule."""
     found = scan(encoded)
@@ -64,7 +88,7 @@ def renewed(
         partition_key = found.annotation(wire_names.PARTITION_KEY)
         order = partition_key if isinstance(partition_key, str) else None
     data = _header(found) + _annotations(found, scheduled_ms) + _bare(found)
-    return Outgoing(row, destination, data, order, key)
+    return Outgoing(row, destination, data, order, resending_key(undertaking, position, order))
 
 
 def _header(found: Scanned) -> bytes:
