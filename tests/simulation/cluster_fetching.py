@@ -95,7 +95,7 @@ def _free(world: World, place: str, subqueue: int) -> set[int]:
     free: set[int] = set()
     number = 0
     while True:
-        peeked = _list(_ask(world, Peek(world.number_of(place), subqueue, number, 100)))
+        peeked = as_list(ask_now(world, Peek(world.number_of(place), subqueue, number, 100)))
         for each in peeked:
             assert isinstance(each, Delivered)
             number = each.message.sequence_number + 1
@@ -160,7 +160,7 @@ def _accept(world: World, place: str, session_id: str | None) -> SessionLock | N
 def _fetch_deferred(world: World, place: str, subqueue: int, has_sessions: bool) -> None:
     number = 0
     while True:
-        peeked = _ask(world, Peek(world.number_of(place), subqueue, number, 100))
+        peeked = ask_now(world, Peek(world.number_of(place), subqueue, number, 100))
         assert isinstance(peeked, list)
         if not peeked:
             return
@@ -176,7 +176,7 @@ def _fetch_deferred(world: World, place: str, subqueue: int, has_sessions: bool)
                 lock = _accept(world, place, each.message.session_id)
                 assert lock is not None
                 command.session_id, command.session_grant = lock.session_id, lock.grant
-            (delivered,) = _list(_ask(world, command))
+            (delivered,) = as_list(ask_now(world, command))
             assert isinstance(delivered, Delivered)
             found(world, place, subqueue, delivered.message, delivered.body)
             if lock is not None:
@@ -193,7 +193,7 @@ def _check_empty(world: World) -> None:
         world.life.links[store].submit([GetRuntime(entity_ids, (_Answer(answers), None))])
         world.loop.ship()
         world.loop.run(PATIENCE_MS, partial(bool, answers))
-        for runtime in _list(answers[0].result):
+        for runtime in as_list(answers[0].result):
             assert isinstance(runtime, Runtime)
             left = [runtime.active, runtime.deferred, runtime.scheduled, runtime.dead_letter]
             left.append(runtime.transfer_dead_letter)
@@ -208,7 +208,8 @@ class _Answer:
         self._answers.append(reply)
 
 
-def _ask(world: World, command: Command) -> object:
+def ask_now(world: World, command: Command) -> object:
+    """Ask, and let time pass until the answer is there; it must not be an error."""
     answers: list[Reply] = []
     world.ask(command, answers.append)
     world.loop.ship()
@@ -217,6 +218,7 @@ def _ask(world: World, command: Command) -> object:
     return answers[0].result
 
 
-def _list(value: object) -> list[object]:
+def as_list(value: object) -> list[object]:
+    """What is said to be one."""
     assert isinstance(value, list)
     return value

@@ -123,14 +123,10 @@ class World:
         self.start(entity, ping(self.pairing, entity), lambda error: self.judge.ping_ended(entity))
 
 
-class Run:
+class FlowRun:
     """A flow and the step that it waits for."""
 
-    def __init__(
-        self, world: World, entity: str, flow: Flow[Any], done: Callable[[Exception | None], None]
-    ) -> None:
-        self._world = world
-        self._entity = entity
+    def __init__(self, flow: Flow[Any], done: Callable[[Exception | None], None]) -> None:
         self._flow = flow
         self._done = done
         self.has_ended = False
@@ -154,6 +150,21 @@ class Run:
     def _end(self, error: Exception | None) -> None:
         self.has_ended = True
         self._done(error)
+
+    def _perform(self, step: Step) -> None:
+        """Begin with it; `resume` is told what came of it."""
+        raise NotImplementedError
+
+
+class Run(FlowRun):
+    """One whose steps meet what the health of the places decides."""
+
+    def __init__(
+        self, world: World, entity: str, flow: Flow[Any], done: Callable[[Exception | None], None]
+    ) -> None:
+        super().__init__(flow, done)
+        self._world = world
+        self._entity = entity
 
     def _perform(self, step: Step) -> None:
         world, judge = self._world, self._world.judge

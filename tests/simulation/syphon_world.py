@@ -60,7 +60,8 @@ class Stored:
 
 
 class BacklogQueue:
-    def __init__(self) -> None:
+    def __init__(self, lock_s: float = LOCK_S) -> None:
+        self.lock_s = lock_s
         self.messages: dict[int, Stored] = {}
         self.dead: dict[int, tuple[str, str]] = {}
         self.receives = 0
@@ -73,6 +74,7 @@ class BacklogQueue:
         self.last_number += 1
         enqueued_ms = int((START_UTC.timestamp() + now) * 1000)
         waiting.annotations = {
+            **(waiting.annotations or {}),
             b"x-opt-enqueued-time": enqueued_ms,
             b"x-opt-sequence-number": {"TYPE": "LONG", "VALUE": self.last_number},
         }
@@ -84,7 +86,7 @@ class BacklogQueue:
     def receive(self, count: int, now: float) -> list[ServiceBusReceivedMessage]:
         free = [each for each in self.messages.values() if each.locked_until <= now][:count]
         for each in free:
-            each.locked_until = now + LOCK_S
+            each.locked_until = now + self.lock_s
         return [each.received for each in free]
 
     def peek(self, first: int, count: int) -> list[ServiceBusReceivedMessage]:
