@@ -39,13 +39,15 @@ def _nothing() -> None:
 class Nemesis:
     """Does harm now and then, and can undo it."""
 
+    PAUSES_MS = (700, 2_000, 5_000)
+
     def __init__(self, world: World, rng: random.Random) -> None:
         self._world = world
         self._cluster = world.cluster
         self._loop = world.loop
         self._rng = rng
         self._harms = rng.sample(self.harms(), rng.randint(1, 5))
-        self._pause_ms = rng.choice((700, 2_000, 5_000))
+        self._pause_ms = rng.choice(self.PAUSES_MS)
         self.is_over = False
         self.done: list[str] = []
         self._wait()
