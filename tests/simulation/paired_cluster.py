@@ -10,18 +10,17 @@ emptied, and the judges compare what is there with what applications were told.
 """
 
 import random
-from functools import cache, partial
+from functools import cache
 from typing import Final
-
-from azure.servicebus.exceptions import ServiceBusConnectionError
 
 from tests.simulation.cluster import Cluster
 from tests.simulation.cluster_clients import World
-from tests.simulation.cluster_faults import Nemesis, disk_with
+from tests.simulation.cluster_faults import disk_with
 from tests.simulation.cluster_fetching import as_list, ask_now
 from tests.simulation.cluster_judge import ACKNOWLEDGED, Judge, Place
-from tests.simulation.cluster_processes import Call, Loop
+from tests.simulation.cluster_processes import Loop
 from tests.simulation.paired_backlog import Backlog
+from tests.simulation.paired_faults import PairNemesis
 from tests.simulation.paired_primary import ClusterPrimary, Network, Recorder, name_in
 from tests.simulation.paired_senders import Caller, Entity, Pair
 from twinbus.entities.commands import Delivered, NewEntity, Peek
@@ -90,113 +89,6 @@ def _partition(name: str, partition: int) -> list[NewEntity]:
         NewEntity("topic", path, TopicDescription(enable_partitioning=True)),
         NewEntity("subscription", below, SubscriptionDescription(), default_rule()),
     ]
-
-
-class PairNemesis(Nemesis):
-    """Harms the cluster, and all that is around it."""
-
-    PAUSES_MS = (150, 400, 1_000)
-
-    def __init__(self, schedule: "Schedule", rng: random.Random) -> None:
-        self._schedule = schedule
-        self._loss = rng.choice((0.0, 0.05, 0.2))  # also while nothing else happens
-        self._lose_as_ever()
-        super().__init__(schedule.world, rng)
-
-    def harms(self) -> list[Call]:
-        return [
-            *super().harms(),
-            self.break_disk,
-            self.break_disk,
-            self.fill_partitions,
-            self.cut_off,
-            self.lose_answers,
-            self.lose_answers,
-            self.restart_application,
-            self.crash_syphon,
-            self.break_backlog,
-            self.restart_backlog,
-            self.stop_stranger,
-            self.stop_stranger,
-        ]
-
-    def heal(self) -> None:
-        super().heal()
-        schedule = self._schedule
-        schedule.network.is_cut = False
-        schedule.stranger.is_down = False
-        schedule.backlog.crash_chance = self._loss = 0.0
-        self._lose_as_ever()
-        for queue in schedule.backlog.queues.values():
-            queue.error = None
-        self._empty_partitions()
-
-    # -- the primary -----------------------------------------------------------------------------
-
-    def break_disk(self) -> None:
-        """A store stays down for a while: it cannot be opened, either."""
-        disk = self._rng.choice(self._cluster.disks)
-        for kind in ("write", "sync", "create"):
-            disk.fail(kind, 1, for_ever=True)
-        self._loop.after(self._rng.choice((1_000, 3_000, 8_000)), disk.heal)
-
-    def fill_partitions(self) -> None:
-        """Some have reached their quota, until somebody receives from them, or they move."""
-        for process in self._cluster.processes():
-            for store in range(self._cluster.store_count):
-                opened = process.store(store)
-                for each in [] if opened is None else opened.entities.values():
-                    if self._rng.random() < 0.3 and not each.name.startswith("$"):
-                        each._size_bytes_max = 0
-        self._loop.after(self._rng.choice((1_000, 4_000)), self._empty_partitions)
-
-    def _empty_partitions(self) -> None:
-        for process in self._cluster.processes():
-            for store in range(self._cluster.store_count):
-                opened = process.store(store)
-                for each in [] if opened is None else opened.entities.values():
-                    each.update(each.description)
-
-    def cut_off(self) -> None:
-        """Nobody reaches the primary."""
-        self._schedule.network.is_cut = True
-        self._loop.after(self._rng.choice((500, 3_000)), self._reconnect)
-
-    def _reconnect(self) -> None:
-        self._schedule.network.is_cut = False
-
-    def lose_answers(self) -> None:
-        self._set_loss(self._rng.choice((0.1, 0.4)))
-        self._loop.after(self._rng.choice((1_000, 5_000)), self._lose_as_ever)
-
-    def _lose_as_ever(self) -> None:
-        self._set_loss(self._loss)
-
-    def _set_loss(self, chance: float) -> None:
-        self._schedule.network.loss = self._schedule.backlog.loss = chance
-
-    # -- the clients and the secondary -----------------------------------------------------------
-
-    def restart_application(self) -> None:
-        self._schedule.pair.restart()
-
-    def crash_syphon(self) -> None:
-        self._schedule.backlog.crash_syphon()
-
-    def break_backlog(self) -> None:
-        queue = self._rng.choice(list(self._schedule.backlog.queues.values()))
-        queue.error = ServiceBusConnectionError()
-        self._loop.after(self._rng.choice((500, 3_000)), partial(setattr, queue, "error", None))
-
-    def restart_backlog(self) -> None:
-        self._schedule.backlog.lose_locks()
-
-    def stop_stranger(self) -> None:
-        stranger = self._schedule.stranger
-        stranger.is_down = True
-        self._loop.after(
-            self._rng.choice((1_000, 5_000)), partial(setattr, stranger, "is_down", False)
-        )
 
 
 class Schedule:

@@ -44,7 +44,7 @@ from twinbus.pairing.errors import PartitionRefusedError
 from twinbus.pairing.stamps import DATA
 
 Then: TypeAlias = Callable[[Exception | None], None]
-TRIES: Final = (1, 1, 2, 3)  # of one call
+TRIES: Final = (1, 2, 3, 4)  # of one call
 LATE_MS: Final = (300, 1_500, 4_000)
 BODY_BYTES: Final = 260  # longer than 255, so that `content` finds it
 
@@ -114,7 +114,7 @@ class Call:
         left_ms = max(1, self._end_ms - network.loop.now_ms)
         is_lost = rng.random() < network.loss
         if is_lost:
-            wait_ms = rng.randint(1, left_ms)
+            wait_ms = min(left_ms, rng.choice((1, 20, 60, 500, left_ms)))
             error = rng.choice((OperationTimeoutError, ServiceBusConnectionError))()
         else:
             wait_ms, error = left_ms, OperationTimeoutError()
@@ -150,7 +150,7 @@ class Call:
             return
         self._may_have_arrived = True
         loop = self._network.loop
-        pause_ms = self._network.rng.choice((1, 100, 800))
+        pause_ms = self._network.rng.choice((1, 30, 100, 500))
         is_in_time = loop.now_ms + pause_ms < self._end_ms
         if self._tries_left and is_in_time and getattr(error, "_retryable", False):
             self._number = 0

@@ -148,8 +148,8 @@ def believe_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
         (forget_arrivals, 30),
         (complete_too_early, 30),
         (ignore_marks, 30),
-        (evade_home, 300),
-        (believe_refusals, 300),
+        (evade_home, 600),
+        (believe_refusals, 600),
     ],
 )
 def test_a_mistake_is_found(
