@@ -35,6 +35,7 @@ class PairNemesis(Nemesis):
             self.flicker,
             self.lose_answers,
             self.lose_and_kill,
+            self.force_over,
             self.restart_application,
             self.crash_syphon,
             self.break_backlog,
@@ -126,6 +127,14 @@ class PairNemesis(Nemesis):
         self._schedule.network.loss = self._schedule.backlog.loss = chance
 
     # -- the clients and the secondary -----------------------------------------------------------
+
+    def force_over(self) -> None:
+        """Somebody sends the pair to the backlog for a while, whatever is under way."""
+        self._schedule.pair.pairing.force_failover()
+        self._loop.after(self._rng.choice((200, 1_000)), self._force_back)
+
+    def _force_back(self) -> None:
+        self._schedule.pair.pairing.force_failback()
 
     def restart_application(self) -> None:
         self._schedule.pair.restart()

@@ -212,7 +212,10 @@ class ClusterPrimary:
             return
         gateway = self._world.life.gateway
         entity = gateway.directory.find(name)
-        assert entity is not None, name
+        if entity is None:
+            for _, then in read:
+                then(MessagingEntityNotFoundError(message=name))
+            return
         deliveries = [[self._message(each, entity.needs_keys) for each in data] for data, _ in read]
         thens = [then for _, then in read]
         dealt = [(-1, list(range(len(read))))]

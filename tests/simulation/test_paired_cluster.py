@@ -30,7 +30,7 @@ from twinbus.entities.partitions import PARTITION_COUNT, numbered_partition, par
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.partitions import routing, sends
 from twinbus.gateway.partitions.fan_out import Routes
-from twinbus.links.store_link import UP
+from twinbus.links.store_link import DOWN, UP
 from twinbus.pairing.primary import Owner
 from twinbus.pairing.steps import Step
 from twinbus.pairing.syphon import Syphon
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.proves("P-15", "P-19", "P-20")
 
 SCHEDULES = 10_000 if os.environ.get("TWINBUS_TEST_SIZE") == "nightly" else 300
 PARTS = 20  # of a test each, so that a failure does not hide the rest
-HEALTHY_COUNT: Final = 480  # messages: 30 for each partition
+STEADY_COUNT: Final = 480  # messages: 30 for each partition
 
 
 def play(seed: int) -> Schedule:
@@ -78,22 +78,65 @@ def test_no_schedule_breaks_a_promise(part: int) -> None:
 # --- evenness ---------------------------------------------------------------------------------
 
 
+def send_some(schedule: Schedule) -> None:
+    """Messages without a key, while nothing changes."""
+    for _ in range(3):
+        Caller(schedule.pair, HEALTHY_ENTITY, 100)
+    attempts = schedule.judge.attempts
+    assert schedule.loop.run(60_000, lambda: len(attempts) >= STEADY_COUNT)
+    schedule.pair.is_over = True
+    assert schedule.loop.run(60_000, lambda: schedule.pair.is_quiet)
+
+
+def check_even(schedule: Schedule, partitions: set[int]) -> None:
+    """These have got their share, about, and next to nothing has gone anywhere else."""
+    assert not any(each.last_number for each in schedule.backlog.queues.values())
+    found = [copy for copy in schedule.judge.copies.values() if copy.is_found]
+    shares = Counter(partition_of(copy.number) for copy in found)
+    fair = shares.total() / len(partitions)
+    assert partitions <= set(shares), f"some get nothing: {shares}"
+    assert all(fair / 3 < shares[each] < 3 * fair for each in partitions), shares
+    assert sum(shares[each] for each in partitions) > 0.9 * shares.total(), shares
+
+
 @pytest.mark.proves("P-20")
 @pytest.mark.parametrize("seed", range(3))
 def test_messages_without_a_key_spread_over_all_partitions(seed: int) -> None:
-    """While everything is well each partition gets its share, about."""
     schedule = Schedule(seed, ("pq", "q0"))
     schedule.come_up()
-    for _ in range(3):
-        Caller(schedule.pair, HEALTHY_ENTITY, 100)
-    judge = schedule.judge
-    assert schedule.loop.run(60_000, lambda: len(judge.attempts) >= HEALTHY_COUNT)
+    send_some(schedule)
     schedule.heal()
     schedule.check()
-    shares = Counter(partition_of(copy.number) for copy in judge.copies.values() if copy.is_found)
-    fair = shares.total() / PARTITION_COUNT
-    assert len(shares) == PARTITION_COUNT, f"some get nothing: {shares}"
-    assert fair / 3 < min(shares.values()) <= max(shares.values()) < 3 * fair, shares
+    check_even(schedule, set(range(PARTITION_COUNT)))
+
+
+@pytest.mark.proves("P-20")
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("is_down", [True, False])
+def test_messages_without_a_key_evade_a_store(seed: int, is_down: bool) -> None:
+    """Its partitions are down, or full: the others take everything, and no backlog is needed."""
+    schedule = Schedule(seed, ("pq", "q0"))
+    schedule.come_up()
+    entity = schedule.cluster.gateway.gateway.directory.find("pq")
+    assert entity is not None
+    disk = schedule.cluster.disks[0]
+    (process,) = [each for each in schedule.cluster.processes() if each.holds(0)]
+    if is_down:
+        for kind in ("write", "sync", "create"):
+            disk.fail(kind, 1, for_ever=True)
+        process.kill()
+        schedule.loop.run(8_000)
+        assert schedule.cluster.gateway.links[0].health == DOWN
+    else:
+        store = process.store(0)
+        assert store is not None
+        for each in store.entities.values():
+            each._size_bytes_max = 0
+    send_some(schedule)
+    disk.heal()
+    schedule.heal()
+    schedule.check()
+    check_even(schedule, {each.partition for each in entity.parts if each.store != 0})
 
 
 # --- mistakes: the schedules would find them --------------------------------------------------
