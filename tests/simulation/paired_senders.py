@@ -4,6 +4,7 @@ An application sends again what has failed, the same objects, and gives up after
 it was told goes to the judge of its primary.  When it starts again it has forgotten everything.
 """
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -16,7 +17,6 @@ from tests.simulation.paired_primary import Call, Network, Primary, Then, body_o
 from tests.simulation.pairing_world import FlowRun
 from twinbus.pairing.batch import PairedMessageBatch
 from twinbus.pairing.core import Pairing, PairSettings
-from twinbus.pairing.errors import PartitionRefusedError
 from twinbus.pairing.parcels import collect
 from twinbus.pairing.pinging import ping
 from twinbus.pairing.sending import SenderState, Shortcut, send, shortcut
@@ -203,7 +203,7 @@ class Caller:
         if way is None:
             self._start_flow(sending, timeout_s, None)
         else:
-            sending.cancel = way.failed
+            sending.cancel = partial(_give_up, way)
             answered = partial(self._shortcut_answered, sending, way, sending.tries_left)
             pair.call(self._entity.name, way.outgoing, pair.settings.send_timeout_s, answered)
         if rng.random() < 0.03:
@@ -220,8 +220,8 @@ class Caller:
             way.succeeded()
             self._ended(sending, trial, None)
         else:
-            way.failed()
-            self._start_flow(sending, None, error)
+            is_told = way.failed(error)
+            self._start_flow(sending, None, error if is_told else None)
 
     def _start_flow(
         self, sending: Sending, timeout_s: float | None, error: Exception | None
@@ -240,7 +240,6 @@ class Caller:
             self._try_again(sending)
 
     def _ended(self, sending: Sending, trial: int, error: Exception | None) -> None:
-        assert not isinstance(error, PartitionRefusedError), "an application sees it"
         if sending is not self.sending or trial != sending.tries_left:
             return
         sending.cancel = None
@@ -270,3 +269,8 @@ class Caller:
     def _again(self, sending: Sending, trial: int) -> None:
         if sending is self.sending and trial == sending.tries_left:
             self._send(sending)
+
+
+def _give_up(way: Shortcut) -> None:
+    """The caller was cancelled: nobody knows what became of it."""
+    way.failed(asyncio.CancelledError())

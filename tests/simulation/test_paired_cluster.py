@@ -26,10 +26,11 @@ from tests.simulation.paired_primary import Call
 from tests.simulation.paired_senders import Caller
 from twinbus.entities.arrivals import Arrivals
 from twinbus.entities.commands import Command, Send
-from twinbus.entities.partitions import PARTITION_COUNT, numbered_partition, partition_of
+from twinbus.entities.partitions import PARTITION_COUNT, partition_of
 from twinbus.gateway.directory.directory import Entity
 from twinbus.gateway.partitions import routing, sends
 from twinbus.gateway.partitions.fan_out import Routes
+from twinbus.gateway.partitions.numbered_sends import numbered_partition
 from twinbus.links.store_link import DOWN, UP
 from twinbus.pairing.primary import Owner
 from twinbus.pairing.steps import Step
