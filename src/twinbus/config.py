@@ -110,11 +110,15 @@ class Declared:
 
 @dataclass(frozen=True)
 class Identity:
-    """What makes a namespace itself: its name, its authorization rules, when it was born."""
+    """What makes a namespace itself: its name, its authorization rules, when it was born.
+
+    `id` is made by chance, once: no other namespace has it, whatever its name and address.
+    """
 
     namespace: str
     rules: tuple[RuleConfig, ...]  # the first is the one in the printed connection string
     created_utc_ms: int = 0
+    id: str = ""
 
     def __post_init__(self) -> None:
         check_namespace(self.namespace)
@@ -404,6 +408,7 @@ def store_identity(data_dir: Path, *identities: Identity) -> None:
     namespaces = [
         {
             "name": identity.namespace,
+            "id": identity.id,
             "created_utc_ms": identity.created_utc_ms,
             "rules": [
                 {
@@ -438,11 +443,16 @@ def _new_identity(name: str) -> Identity:
 
 
 def _completed(identity: Identity, key: str | None, now_utc_ms: int) -> Identity:
-    """With the key that was given, and with a time of birth, which older files lack."""
+    """With the key that was given, and with a time of birth and an id, which older files lack."""
     rules = identity.rules
     if key is not None:
         rules = (replace(rules[0], primary_key=key), *rules[1:])
-    return replace(identity, rules=rules, created_utc_ms=identity.created_utc_ms or now_utc_ms)
+    return replace(
+        identity,
+        rules=rules,
+        created_utc_ms=identity.created_utc_ms or now_utc_ms,
+        id=identity.id or secrets.token_hex(16),
+    )
 
 
 def _read_identities(path: Path) -> tuple[Identity, ...]:
@@ -466,4 +476,4 @@ def _read_identity(name: str, entry: dict[str, Any]) -> Identity:
         RuleConfig(rule["name"], rule["primary_key"], rule["secondary_key"], tuple(rule["rights"]))
         for rule in entry["rules"]
     )
-    return Identity(name, rules, int(entry.get("created_utc_ms", 0)))
+    return Identity(name, rules, int(entry.get("created_utc_ms", 0)), str(entry.get("id", "")))

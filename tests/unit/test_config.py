@@ -22,6 +22,7 @@ from twinbus.config import (
     known_stores,
     load_identities,
     load_stores,
+    new_identity,
     record_stores,
     store_identity,
     write_private,
@@ -264,7 +265,31 @@ def test_file_of_the_first_version_is_read(tmp_path: Path) -> None:
     rule = {"name": "root", "rights": ["Manage"], "primary_key": "a", "secondary_key": "b"}
     (tmp_path / "server.json").write_text(json.dumps({"namespace": "old", "rules": [rule]}))
     [identity] = load(tmp_path)
-    assert identity == Identity("old", (RuleConfig("root", "a", "b", ("Manage",)),), NOW_MS)
+    rules = (RuleConfig("root", "a", "b", ("Manage",)),)
+    assert identity == Identity("old", rules, NOW_MS, identity.id)
+
+
+@pytest.mark.proves("P-19")
+def test_every_namespace_has_an_id_for_ever(tmp_path: Path) -> None:
+    """One from a file of the last version gets it at its first start."""
+    store_identity(tmp_path, *load(tmp_path, ["a", "b"]))
+    path = tmp_path / "server.json"
+    document = json.loads(path.read_text())
+    del document["namespaces"][0]["id"]
+    path.write_text(json.dumps(document))
+    first = load(tmp_path)
+    store_identity(tmp_path, *first)
+    assert load(tmp_path) == first
+    assert first[1].id == document["namespaces"][1]["id"]
+    assert len({each.id for each in first} | {""}) == 3
+    assert new_identity("c", NOW_MS).id not in {each.id for each in first}
+
+
+@pytest.mark.proves("P-19")
+def test_a_namespace_that_takes_a_new_name_is_the_same(tmp_path: Path) -> None:
+    [before] = load(tmp_path, ["x"])
+    store_identity(tmp_path, before)
+    assert [each.id for each in load(tmp_path, ["y"])] == [before.id]
 
 
 @pytest.mark.parametrize(

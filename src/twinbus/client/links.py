@@ -148,6 +148,12 @@ class Sender(_Link):
         """Maximum size of a message or batch; 0 if the bus states none."""
         return self._link.peer_max_message_size
 
+    @property
+    def namespace_id(self) -> str | None:
+        """Which namespace this is, whatever its address; None if the bus does not tell."""
+        told = (self._link.properties or {}).get(wire_names.NAMESPACE_ID)
+        return told if isinstance(told, str) and told else None
+
     def close(self) -> None:
         """Detach; operations in progress count as lost."""
         if self.error is None:

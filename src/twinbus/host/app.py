@@ -185,6 +185,7 @@ class Server:
             identity.created_utc_ms,
             prefix="" if is_first else config.name.lower() + PREFIX_END,
             limits=self._config.limits,
+            namespace_id=identity.id,
         )
 
     def _namespace_lifetimes(self, namespaces: Namespaces, bus: ServerBus) -> NamespaceLifetimes:

@@ -35,6 +35,9 @@ BROKER_ANNOTATIONS: Final = frozenset(
 # A delivery annotation: "<producer>/<number>".
 PRODUCER_KEY: Final = "x-opt-twinbus-producer-key"
 
+# A property of every link to a sender: which namespace this is, whatever its address.
+NAMESPACE_ID: Final = "com.twinbus:namespace-id"
+
 # Application properties of a dead letter.
 DEAD_LETTER_REASON: Final = "DeadLetterReason"
 DEAD_LETTER_DESCRIPTION: Final = "DeadLetterErrorDescription"

@@ -67,8 +67,11 @@ class Namespace:
         created_utc_ms: int,
         prefix: str = "",
         limits: Limits = PROFILE_DEFAULT,
+        namespace_id: str = "",
     ) -> None:
+        """`namespace_id` is its own for ever; empty: it has none."""
         self.name = name
+        self.id = namespace_id
         self.gateway = gateway
         self._changes = changes
         self.authorizer = authorizer

@@ -11,6 +11,7 @@ from twinbus.entities.commands import PEEK_LOCK, RECEIVE_AND_DELETE
 from twinbus.errors import ArgumentInvalid, ServiceError
 from twinbus.gateway.directory.addresses import Address, parse_address
 from twinbus.limits import BATCH_SIZE_BYTES_MAX, INGRESS_CREDIT, MESSAGE_SIZE_BYTES_MAX
+from twinbus.message import wire_names
 from twinbus.server.amqp.cbs import CBS, ClaimsNode
 from twinbus.server.amqp.conversation import Conversation
 from twinbus.server.amqp.coordinator import CoordinatorLink
@@ -21,6 +22,7 @@ from twinbus.server.amqp.sending import SendingLink
 from twinbus.server.amqp.session_receiving import AcceptingLink, read_session_filter
 
 BATCH_SIZE: Final = Symbol("com.microsoft:max-message-batch-size")
+NAMESPACE_ID: Final = Symbol(wire_names.NAMESPACE_ID)
 SETTLED: Final = 1  # snd-settle-mode
 
 Context = SendingLink | ReceivingLink | AcceptingLink | RequestLink | ResponseLink | CoordinatorLink
@@ -52,6 +54,8 @@ def _attach_ingress(conversation: Conversation, link: IngressLink) -> Context:
         context = SendingLink(conversation, link, address)
         size_max = context.message_size_bytes_max
         properties.update(context.properties)
+        if conversation.namespace.id:
+            properties[NAMESPACE_ID] = conversation.namespace.id
     properties[BATCH_SIZE] = ULong(min(BATCH_SIZE_BYTES_MAX, size_max))
     link.accept(max_message_size=size_max, properties=properties, credit=INGRESS_CREDIT)
     return context
