@@ -23,7 +23,7 @@ from twinbus.amqp.decoding import decode_whole, skip_within
 from twinbus.amqp.types import Array
 from twinbus.message.sections import DELIVERY_ANNOTATIONS, HEADER, PROPERTIES, Entries
 from twinbus.pairing.errors import UnrestorableMessageError
-from twinbus.pairing.rewriting import mark_of, restore, rewrite
+from twinbus.pairing.rewriting import marks_of, restore, rewrite
 from twinbus.pairing.rules import (
     BODY,
     EXPIRED,
@@ -33,7 +33,7 @@ from twinbus.pairing.rules import (
     SCHEDULED_TIME,
     TYPES,
 )
-from twinbus.pipeline.syphon.restoring import mark_in, restore_bytes
+from twinbus.pipeline.syphon.restoring import marks_in, restore_bytes
 
 pytestmark = pytest.mark.proves("P-11", "D-2")
 
@@ -91,7 +91,8 @@ def test_every_rule_has_a_kind() -> None:
     """So a new row of the table needs a message that shows it."""
     seen: set[str] = set()
     for kind in KINDS.values():
-        given = rewrite(copy.deepcopy(kind), "q", "p~3/9", "one").application_properties or {}
+        rewritten = rewrite(copy.deepcopy(kind), "q", "p~3/9", "one", "its id")
+        given = rewritten.application_properties or {}
         seen |= {str(name) for name in given}
         seen |= json.loads(given.get(TYPES, "{}")).keys()
     assert seen >= {*RESERVED, *NOTED_FIELDS, *NOTED_MAPS, BODY}
@@ -147,7 +148,7 @@ def compare_everywhen(message: AmqpAnnotatedMessage) -> bool:
 def compare(waiting: bytes, mode: Any, *, are_notes_right: bool = True) -> str:
     """By the SDK and by the bytes; the reason if both refuse it."""
     read = ServiceBusReceivedMessage.from_bytes(waiting).raw_amqp_message
-    assert mark_of(read) == mark_in(waiting)
+    assert marks_of(read) == marks_in(waiting)
     try:
         slow = restore(read, NOW, mode)
     except UnrestorableMessageError as error:
@@ -159,7 +160,7 @@ def compare(waiting: bytes, mode: Any, *, are_notes_right: bool = True) -> str:
         return str(error.reason)
     fast = restore_bytes(waiting, NOW_MS, mode)
     assert (fast.number, fast.path, fast.key) == (7, slow.path, slow.key)
-    assert fast.primary == slow.primary == mark_of(read)
+    assert (fast.primary, fast.namespace) == (slow.primary, slow.namespace) == marks_of(read)
     assert (fast.session_id, fast.partition_key) == (slow.session_id, slow.partition_key)
     if are_notes_right:
         assert portrait(fast.data) == portrait(encoded(slow.message))

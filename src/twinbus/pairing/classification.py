@@ -11,8 +11,10 @@ from typing import Final, Literal, TypeAlias
 
 from azure.core import exceptions as core
 from azure.servicebus import exceptions as sdk
+from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from twinbus.pairing.errors import PairingError, PartitionRefusedError
+from twinbus.pairing.rewriting import encoded_size
 
 Policy: TypeAlias = Literal["documented", "legacy"]
 
@@ -155,3 +157,43 @@ def condition_of(error: BaseException) -> str:
     # The SDK shows the condition in its text only; a failed schedule has no inner exception.
     found = getattr(error, "_condition", None) or getattr(error, "condition", None) or ""
     return found.decode(errors="replace") if isinstance(found, bytes) else str(found)
+
+
+# --- of a syphon ----------------------------------------------------------------------------------
+
+
+class Fate(Enum):
+    """Of messages of the backlog whose send has failed."""
+
+    REST = "rest"  # the destination's fault, or nobody's
+    GONE = "gone"  # there is no destination
+    PERMANENT = "permanent"  # one of the messages is at fault, or how they were put together
+
+
+def fate_of(error: Exception, messages: list[AmqpAnnotatedMessage]) -> Fate:
+    """By the default policy whatever the pair's is: it knows what mends itself."""
+    if isinstance(error, sdk.MessagingEntityNotFoundError):
+        return Fate.GONE
+    is_plain = isinstance(error, ValueError | TypeError) and not isinstance(
+        error, sdk.ServiceBusError
+    )
+    if is_plain or is_wrapped_fault(error):
+        # The SDK also raises a ValueError when its sender has been closed: no message's fault.
+        return Fate.REST if all(map(can_be_sent, messages)) else Fate.PERMANENT
+    if verdict_of(error, "documented") is not Verdict.RAISE:
+        return Fate.REST
+    # Nothing is dead-lettered for a wrong key, nor for what is no answer to a send at all.
+    if isinstance(error, sdk.ServiceBusError):
+        access = (sdk.ServiceBusAuthenticationError, sdk.ServiceBusAuthorizationError, PairingError)
+        cause = error.inner_exception
+        is_access = isinstance(error, access) or isinstance(cause, core.AzureError)
+        return Fate.REST if is_access else Fate.PERMANENT
+    return Fate.REST
+
+
+def can_be_sent(message: AmqpAnnotatedMessage) -> bool:
+    try:
+        encoded_size(message)
+    except Exception:  # noqa: BLE001 - the SDK's encoder raises whatever comes
+        return False
+    return True

@@ -185,7 +185,11 @@ class PairedClientBase(Generic[Sender, Receiver, Sessions]):
         return bare_sender(self.secondary, queue)
 
     def _ping_link(self, entity: str) -> Any:
-        return self._new_link(lambda: bare_sender(self.primary, entity), self._closing)
+        return self._new_link(
+            lambda: bare_sender(self.primary, entity),
+            self._closing,
+            learn=self._pairing.learn_namespace,
+        )
 
     def _note_fault(self, reason: str, client: str | None) -> bool:
         """Is the pair over?  Not yet if it is one client's fault: the other has time to follow."""

@@ -71,7 +71,11 @@ class Pairing:
         now: Callable[[], float],
     ) -> None:
         self.settings = settings
-        self.mark = settings.identity.mark  # on messages that go to the backlog
+        identity = settings.identity
+        # On messages that go to the backlog: the mark, and the primary's id when it is known.
+        self.mark = identity.mark
+        self.namespace: str | None = None
+        self._compares_ids = identity.compares_ids
         self.chance = chance
         self.now = now  # seconds of a steady clock
         self._events: list[Event] = []
@@ -89,6 +93,14 @@ class Pairing:
                 name, self.settings.failover_interval_s, self.settings.ping_interval_s, self._events
             )
         return found
+
+    def learn_namespace(self, told: str | None) -> None:
+        """A link to the primary has opened, and this is the id that it tells.
+
+        The lock need not be held: it is one assignment.
+        """
+        if self._compares_ids:
+            self.namespace = told
 
     def tick(self) -> list[str]:
         """Time has passed: the entities whose ping is to go out now.

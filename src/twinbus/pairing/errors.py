@@ -34,6 +34,17 @@ class PartitionRefusedError(PairingError):
         self.is_certain = is_certain
 
 
+class OtherNamespaceError(PairingError):
+    """Another namespace answers than the one that messages are for; never seen by applications.
+
+    `told` is its id.
+    """
+
+    def __init__(self, told: str) -> None:
+        super().__init__(f"At this address the namespace {told} answers.")
+        self.told = told
+
+
 class PairFaultedError(PairingError):
     """One of the two clients was closed or has faulted, so the pair has ended."""
 

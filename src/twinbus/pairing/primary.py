@@ -9,7 +9,12 @@ carries its primary's mark, and every syphon compares it before it sends:
     none (older versions,     moved out of queues whose name belongs to this primary alone; out of
     Microsoft's clients)      others only if somebody has said so
 
-Queues of others are those of older versions, which used the first part of any host name.  Pure.
+Queues of others are those of older versions, which used the first part of any host name.
+
+The same address may be another server tomorrow, or on another machine.  A twinbus tells the id of
+its namespace to every sender (namespace_ids.py); messages carry it beside the mark once their pair
+has heard it, and then it has to be the same, too.  It only ever keeps messages from being moved:
+where one side does not know it the mark decides, and a `primary_name` vouches for itself.  Pure.
 """
 
 import ipaddress
@@ -30,6 +35,7 @@ _OTHER_CLOUDS: Final = (
     ".servicebus.cloudapi.de",
 )
 UNMARKED: Final = ""  # what stands for the mark of a message that has none
+_ID_SIGN: Final = "#"  # between mark and id; no entity's name has one
 _CHARS_MAX: Final = 260  # of an entity's path
 
 
@@ -44,12 +50,24 @@ class Owner:
 
     mark: str
     takes_unmarked: bool
+    compares_ids: bool = True
 
-    def owns(self, mark: str | None) -> bool:
-        """None: the message has no mark, or one that nobody can read."""
+    def owns(self, mark: str | None, namespace: str | None = None, here: str | None = None) -> bool:
+        """`mark`, `namespace`: what the message has; `here`: the id that the primary tells.
+
+        None: there is none, or nobody can read it.
+        """
+        if self.compares_ids and namespace and here and namespace != here:
+            return False
         if mark is None:
             return self.takes_unmarked
         return mark.casefold() == self.mark.casefold()
+
+    def whose(self, mark: str | None, namespace: str | None) -> str:
+        """What a stranger's primary is called, to people; no mark: UNMARKED."""
+        if namespace is not None and self.owns(mark):
+            return f"{mark or self.mark}{_ID_SIGN}{namespace}"
+        return UNMARKED if mark is None else mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +78,15 @@ class Primary:
     mark: str  # on its messages
     old_name: str | None = None  # by which versions without marks named its queues
     adopts_unmarked: bool = False
+    compares_ids: bool = True  # False: its owner has said which primary it is
 
     def is_own(self, queue: str) -> bool:
         """Whether the name of this queue belongs to this primary alone."""
         return queue.casefold().startswith(prefix_of(self.name).casefold())
 
     def owner_of(self, queue: str) -> Owner:
-        return Owner(self.mark, self.adopts_unmarked or self.is_own(queue))
+        takes_unmarked = self.adopts_unmarked or self.is_own(queue)
+        return Owner(self.mark, takes_unmarked, self.compares_ids)
 
     def stranger_in(self, queue: str, properties: Mapping[str, object]) -> str | None:
         """Whose a message is, by its application properties; None: this primary's to move."""
@@ -109,7 +129,7 @@ def primary_of(
     if secondary is not None and is_same_namespace(namespace, secondary):
         raise ValueError(f"{namespace} cannot be paired with itself.")
     if primary_name is not None:
-        return Primary(primary_name, primary_name, None, adopts_unmarked)
+        return Primary(primary_name, primary_name, None, adopts_unmarked, compares_ids=False)
     host, port = host_and_port(namespace)
     label = host.partition(".")[0]
     if host.endswith(_AZURE):
@@ -126,7 +146,14 @@ def primary_of(
 
 def strangers_told(queue: str, primary: str, count: int) -> str:
     """What people are told of messages that are left in a backlog queue; no mark: UNMARKED."""
-    if primary:
+    mark, sign, _ = primary.partition(_ID_SIGN)
+    if sign:
+        whose = f"of {one_line(primary)}"
+        reason = (
+            "another namespace answers at this address now; if it is to have them, because it was "
+            f"set up anew, run `twinbus pair drain --primary-name {one_line(mark)}`"
+        )
+    elif primary:
         whose = f"of {one_line(primary)}"
         reason = "they belong to another primary, and wait for its own syphon"
     else:

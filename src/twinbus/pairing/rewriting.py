@@ -46,14 +46,19 @@ class Restored:
     partition_key: str | None
     key: str | None  # its producer key, which the message's delivery annotation carries
     primary: str | None  # the mark of the primary that it belongs to
+    namespace: str | None  # that primary's id, if it has told one
 
 
 def rewrite(
-    message: AmqpAnnotatedMessage, path: str, key: str | None = None, primary: str | None = None
+    message: AmqpAnnotatedMessage,
+    path: str,
+    key: str | None = None,
+    primary: str | None = None,
+    namespace: str | None = None,
 ) -> AmqpAnnotatedMessage:
     """The message as it goes into a backlog queue; `path` is the entity that it was meant for.
 
-    `primary` is the mark of the primary that has this entity.
+    `primary` is the mark of the primary that has this entity, `namespace` its id if it is known.
 
     Raises ValueError if the message has a property of a name that is reserved here.
     """
@@ -72,8 +77,8 @@ def rewrite(
         properties.creation_time = properties.absolute_expiry_time = None
     elif properties.absolute_expiry_time:
         properties.absolute_expiry_time = int(properties.absolute_expiry_time)  # as the SDK does
-    marks = {rules.PATH: path} | ({rules.PRIMARY: primary} if primary is not None else {})
-    moved = marks | _moved(
+    marks = {rules.PATH: path, rules.PRIMARY: primary, rules.NAMESPACE: namespace}
+    moved = {name: mark for name, mark in marks.items() if mark is not None} | _moved(
         {
             rules.HEADER: header,
             rules.PROPERTIES: properties,
@@ -148,12 +153,23 @@ def restore(
     restored = AmqpAnnotatedMessage(
         **{place: section or None for place, section in sections.items()}, **body
     )
-    return Restored(back.path, restored, back.session_id, partition_key, back.key, back.primary)
+    return Restored(
+        back.path, restored, back.session_id, partition_key, back.key, back.primary, back.namespace
+    )
 
 
-def mark_of(message: AmqpAnnotatedMessage) -> str | None:
-    """The mark of the primary that a message of the backlog belongs to, if it can be read."""
-    return text_of(_named(message.application_properties).get(rules.PRIMARY))
+def marks_of(message: AmqpAnnotatedMessage) -> tuple[str | None, str | None]:
+    """The mark and the id of the primary that a message of the backlog belongs to.
+
+    None for what it does not have, or what cannot be read.
+    """
+    given = _named(message.application_properties)
+    return text_of(given.get(rules.PRIMARY)), text_of(given.get(rules.NAMESPACE))
+
+
+def path_of(message: AmqpAnnotatedMessage) -> str | None:
+    """The entity that a message of the backlog was meant for, if it can be read."""
+    return text_of(_named(message.application_properties).get(rules.PATH))
 
 
 def encoded_size(message: AmqpAnnotatedMessage) -> int:

@@ -28,6 +28,7 @@ SCHEDULED_TIME: Final = "x-ms-scheduledenqueuetimeutc"
 PRODUCER_KEY: Final = "x-twinbus-producer-key"
 TYPES: Final = "x-twinbus-types"
 PRIMARY: Final = "x-twinbus-primary"
+NAMESPACE: Final = "x-twinbus-namespace"
 
 # What a marker holds.
 TEXT: Final = "a text"
@@ -79,6 +80,7 @@ class Rule(NamedTuple):
 RULES: Final = (
     Rule(PATH, TEXT, is_needed=True),
     Rule(PRIMARY, TEXT),  # whose it is; syphons compare it, see primary.py
+    Rule(NAMESPACE, TEXT),  # the same, where the primary has told its id
     Rule(SESSION_ID, TEXT, PROPERTIES, "group_id"),
     Rule(TIME_TO_LIVE, SPAN, HEADER, "time_to_live", _FOR_EVER_MS, is_spent=True, most=_UINT_MAX),
     # Where no time to live was given: together with a creation time this is one as well.
@@ -107,6 +109,7 @@ class Restoration(NamedTuple):
     types: dict[str, Any]  # notes of value_types.py by place
     changes: list[tuple[str, str, str, Any]]  # section, field, form; texts and milliseconds
     primary: str | None  # the mark of the primary that it belongs to
+    namespace: str | None  # that primary's id, if it has told one
 
 
 def restoration(
@@ -142,7 +145,8 @@ def restoration(
             changes.append((section, field, form, left))
     session_id, types = waiting.get(SESSION_ID), waiting.get(TYPES, {})
     key, primary = waiting[PRODUCER_KEY], waiting.get(PRIMARY)
-    return Restoration(waiting[PATH], session_id, key, types, changes, primary)
+    namespace = waiting.get(NAMESPACE)
+    return Restoration(waiting[PATH], session_id, key, types, changes, primary, namespace)
 
 
 def is_lasting(time_to_live_ms: int | None) -> bool:

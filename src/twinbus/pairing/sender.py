@@ -45,7 +45,10 @@ class PairedSenderBase(Generic[Link]):
         self._lock = shared.lock
         self._dispatch = shared.dispatch
         self._primary = self._new_link(
-            lambda: make_primary(self.client_identifier), shared.closing, first
+            lambda: make_primary(self.client_identifier),
+            shared.closing,
+            first,
+            shared.pairing.learn_namespace,
         )
         self._backlog: dict[str, Link] = {}  # by queue
         self._state = SenderState(self.entity_name)

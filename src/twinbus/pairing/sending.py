@@ -326,7 +326,7 @@ def _rewritten(
                 **(original.annotations or {}),
                 wire_names.SCHEDULED_TIME: time_utc,
             }
-        message = rewrite(original, sender.entity, key, pairing.mark)
+        message = rewrite(original, sender.entity, key, pairing.mark, pairing.namespace)
         size = encoded_size(message)
         if size > limit:
             raise BacklogMessageSizeExceededError(encoded_size(original), size, limit)

@@ -115,10 +115,23 @@ class Peek:
 
 @dataclass(frozen=True, slots=True)
 class SendRestored:
-    """To the primary, all or none, by a sender that the syphon keeps for the path."""
+    """To the primary, all or none, by a sender that the syphon keeps for the path.
+
+    `namespaces` are the ids that messages carry.  If the primary tells another one, nothing is sent
+    and OtherNamespaceError is raised.
+    """
 
     path: str
     messages: list[AmqpAnnotatedMessage]
+    timeout_s: float
+    namespaces: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class AskNamespace:
+    """Open the sender of the path.  Outcome: the id that the primary tells, or None."""
+
+    path: str
     timeout_s: float
 
 
@@ -159,6 +172,7 @@ Step: TypeAlias = (
     | Receive
     | Peek
     | SendRestored
+    | AskNamespace
     | Complete
     | Abandon
     | DeadLetter

@@ -22,32 +22,33 @@ import datetime as dt
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final, Protocol
 
-from azure.core.exceptions import AzureError
 from azure.servicebus import ServiceBusReceivedMessage
-from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     MessagingEntityNotFoundError,
-    ServiceBusAuthenticationError,
-    ServiceBusAuthorizationError,
     ServiceBusError,
 )
 
 from twinbus.pairing import rules
-from twinbus.pairing.classification import Verdict, is_wrapped_fault, verdict_of
-from twinbus.pairing.errors import PairingError, PartitionRefusedError, UnrestorableMessageError
+from twinbus.pairing.classification import Fate, Verdict, can_be_sent, fate_of, verdict_of
+from twinbus.pairing.errors import (
+    OtherNamespaceError,
+    PartitionRefusedError,
+    UnrestorableMessageError,
+)
 from twinbus.pairing.events import Event, StrangersLeft, SyphonProgress, SyphonResting
 from twinbus.pairing.held import Held, SentBefore
+from twinbus.pairing.namespace_ids import ANY
 from twinbus.pairing.options import RestoredTimeToLive
-from twinbus.pairing.primary import UNMARKED, Owner, Primary
+from twinbus.pairing.primary import Owner, Primary
 from twinbus.pairing.producer_keys import block_of, place_of
 from twinbus.pairing.rests import BUSY_REST_S, REST_S_MAX, REST_S_MIN, Backoff, Rests
-from twinbus.pairing.rewriting import Restored, encoded_size, mark_of, restore
+from twinbus.pairing.rewriting import Restored, marks_of, path_of, restore
 from twinbus.pairing.steps import (
     Abandon,
+    AskNamespace,
     Complete,
     DeadLetter,
     Flow,
@@ -80,14 +81,6 @@ class SyphonSettings(Protocol):
 
     @property
     def identity(self) -> Primary: ...
-
-
-class _Fate(Enum):
-    """Of messages whose send has failed."""
-
-    REST = "rest"  # the destination's fault, or nobody's
-    GONE = "gone"  # there is no destination
-    PERMANENT = "permanent"  # one of the messages is at fault, or how they were put together
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +116,8 @@ class _Queue:
     reported: set[str] = field(default_factory=set)  # marks of other primaries
     was_seen_whole: bool = False
     strangers: int = 0  # messages of others, when it was last looked at
+    # The path of one that would be this primary's, did not another namespace answer there.
+    elsewhere: str | None = None
     # Those of others that were received beside this primary's, and when.
     strangers_in_hand: list[tuple[float, ServiceBusReceivedMessage]] = field(default_factory=list)
     held: Held = field(default_factory=Held)
@@ -139,6 +134,7 @@ class Syphon:
     ) -> None:
         self._settings = settings
         self._primary = settings.identity
+        self._here: str | None = None  # the id that the primary has told, when it had to
         self._now = now
         self._utc_now = utc_now
         self._rests = Rests()
@@ -211,17 +207,22 @@ class Syphon:
 
     def _look(self, queue: str, known: _Queue) -> Flow[bool]:
         """Whether something is there that may be moved; what may not is reported."""
+        if known.elsewhere is not None:
+            yield from self._ask(known.elsewhere)
+            known.elsewhere = None
         strangers: Counter[str] = Counter()
         has_ours = False
         first = 1
         while True:
             messages = yield Peek(queue, first, CYCLE_COUNT_MAX, PEEK_TIMEOUT_S)
             for message in messages:
-                mark = mark_of(message.raw_amqp_message)
-                if known.owner.owns(mark):
+                marks = marks_of(message.raw_amqp_message)
+                if known.owner.owns(*marks, self._here):
                     has_ours = True
-                else:
-                    strangers[UNMARKED if mark is None else mark[:MARK_CHARS_MAX]] += 1
+                    continue
+                strangers[known.owner.whose(*marks)[:MARK_CHARS_MAX]] += 1
+                if known.owner.owns(*marks):
+                    known.elsewhere = path_of(message.raw_amqp_message)
             following = max((_number(message) + 1 for message in messages), default=0)
             if following <= first or (has_ours and known.was_seen_whole):
                 break
@@ -237,6 +238,13 @@ class Syphon:
             known.strangers = strangers.total()
             yield from self._give_back(queue, known)
         return has_ours
+
+    def _ask(self, path: str) -> Flow[None]:
+        """Who answers at the primary's address now?  Perhaps the one that was there before."""
+        try:
+            self._here = yield AskNamespace(path, SEND_TIMEOUT_S)
+        except Exception:  # noqa: BLE001 - nobody answers: what was told last is what is known
+            return
 
     def _give_back(self, queue: str, known: _Queue) -> Flow[None]:
         """Not before this primary's are moved: those of others would only be received again."""
@@ -287,17 +295,21 @@ class Syphon:
                 yield from self._complete(cycle, [message])
                 continue
             restored, (reason, description) = self._restore(message)
-            mark = restored.primary if restored else mark_of(message.raw_amqp_message)
-            if not known.owner.owns(mark):
-                known.is_shared = True  # left as it is; the next look tells of it
-                if len(known.strangers_in_hand) < STRANGER_COUNT_MAX:
-                    known.strangers_in_hand.append((cycle.begun, message))
+            if not known.owner.owns(*marks_of(message.raw_amqp_message), self._here):
+                self._leave(cycle, message)
             elif restored is None:
                 yield from self._dead_letter(cycle, message, reason, description)
             else:
                 taken = _Taken(message, restored, number)
                 by_path.setdefault(restored.path, []).append(taken)
         return by_path
+
+    def _leave(self, cycle: _Cycle, message: ServiceBusReceivedMessage) -> None:
+        """Another primary's: it stays as it is, and the next look tells of it."""
+        known = self._queues[cycle.queue]
+        known.is_shared = True
+        if len(known.strangers_in_hand) < STRANGER_COUNT_MAX:
+            known.strangers_in_hand.append((cycle.begun, message))
 
     def _restore(
         self, message: ServiceBusReceivedMessage
@@ -330,19 +342,24 @@ class Syphon:
                 continue
             messages = [each.restored.message for each in part]
             try:
-                yield SendRestored(path, messages, SEND_TIMEOUT_S)
+                yield SendRestored(path, messages, SEND_TIMEOUT_S, self._namespaces(part))
+            except OtherNamespaceError as error:
+                self._here = error.told
+                ours = self._sorted_out(cycle, part)
+                if ours:
+                    parts.appendleft(ours)
             except PartitionRefusedError as error:
                 if place == path and len(part) > 1:  # of several partitions: which one is it?
                     parts.extendleft(reversed(self._split(path, part, error)))
                 else:
                     self._rest(path, error, place)
                     self._hold(cycle, part)
-            except Exception as error:  # noqa: BLE001 - every error has its place in _fate
-                match _fate(error, messages):
-                    case _Fate.REST:
+            except Exception as error:  # noqa: BLE001 - every error has its place in fate_of
+                match fate_of(error, messages):
+                    case Fate.REST:
                         self._rest(path, error)
                         self._hold(cycle, part)
-                    case _Fate.PERMANENT if len(part) > 1:
+                    case Fate.PERMANENT if len(part) > 1:
                         parts.extendleft(reversed(self._split(path, part, error)))
                     case _:
                         for each in part:
@@ -353,6 +370,23 @@ class Syphon:
                 cycle.moved += len(part)
                 self.moved[cycle.queue] += len(part)
                 yield from self._complete(cycle, [each.received for each in part])
+
+    def _namespaces(self, part: list[_Taken]) -> frozenset[str]:
+        """Which one the primary has to be, so that these may go there."""
+        if not self._primary.compares_ids:
+            return ANY
+        return frozenset(each.restored.namespace for each in part if each.restored.namespace)
+
+    def _sorted_out(self, cycle: _Cycle, part: list[_Taken]) -> list[_Taken]:
+        """Those that are for whoever answers at the primary's address; the others are left."""
+        owner = self._queues[cycle.queue].owner
+        ours = []
+        for each in part:
+            if owner.owns(each.restored.primary, each.restored.namespace, self._here):
+                ours.append(each)
+            else:
+                self._leave(cycle, each.received)
+        return ours
 
     def _parts(self, path: str, taken: list[_Taken]) -> Iterator[list[_Taken]]:
         """What may be sent together: copies of it must end up in the same partition again.
@@ -384,7 +418,7 @@ class Syphon:
             reason = rules.DESTINATION_NOT_FOUND
         elif isinstance(error, MessageSizeExceededError):
             reason = rules.TOO_LARGE
-        elif isinstance(error, ServiceBusError) and _can_be_sent(taken.restored.message):
+        elif isinstance(error, ServiceBusError) and can_be_sent(taken.restored.message):
             reason = rules.REFUSED
         else:
             reason = rules.DAMAGED
@@ -438,30 +472,3 @@ def _place(path: str, part: list[_Taken]) -> str:
 
 def _number(message: ServiceBusReceivedMessage) -> int:
     return message.sequence_number or 0
-
-
-def _fate(error: Exception, messages: list[AmqpAnnotatedMessage]) -> _Fate:
-    """By the default policy whatever the pair's is: it knows what mends itself."""
-    if isinstance(error, MessagingEntityNotFoundError):
-        return _Fate.GONE
-    is_plain = isinstance(error, ValueError | TypeError) and not isinstance(error, ServiceBusError)
-    if is_plain or is_wrapped_fault(error):
-        # The SDK also raises a ValueError when its sender has been closed: no message's fault.
-        return _Fate.REST if all(map(_can_be_sent, messages)) else _Fate.PERMANENT
-    if verdict_of(error, "documented") is not Verdict.RAISE:
-        return _Fate.REST
-    # Nothing is dead-lettered for a wrong key, nor for what is no answer to a send at all.
-    if isinstance(error, ServiceBusError):
-        access = (ServiceBusAuthenticationError, ServiceBusAuthorizationError, PairingError)
-        cause = error.inner_exception
-        is_access = isinstance(error, access) or isinstance(cause, AzureError)
-        return _Fate.REST if is_access else _Fate.PERMANENT
-    return _Fate.REST
-
-
-def _can_be_sent(message: AmqpAnnotatedMessage) -> bool:
-    try:
-        encoded_size(message)
-    except Exception:  # noqa: BLE001 - the SDK's encoder raises whatever comes
-        return False
-    return True

@@ -2,7 +2,7 @@
 
 import pytest
 
-from twinbus.pairing.primary import Owner, Primary, primary_of
+from twinbus.pairing.primary import Owner, Primary, primary_of, strangers_told
 
 pytestmark = pytest.mark.proves("P-19")
 
@@ -43,7 +43,35 @@ def test_no_namespace(namespace: str) -> None:
 def test_a_given_name_is_name_and_mark() -> None:
     """So several host names can be one primary."""
     one = primary_of("bus.dc1.example.com", "shop")
-    assert one == primary_of("10.0.0.7:5672", "shop") == Primary("shop", "shop", None)
+    expected = Primary("shop", "shop", None, compares_ids=False)
+    assert one == primary_of("10.0.0.7:5672", "shop") == expected
+
+
+def test_the_id_of_a_namespace_only_ever_refuses() -> None:
+    """Where one side does not know it, the mark decides; a given name needs no second word."""
+    owner = primary_of("bus.example.com").owner_of("bus/x-servicebus-transfer/0")
+    mark = "bus.example.com-5671"
+    for namespace, here in ((None, None), ("x", None), (None, "x"), ("x", "x")):
+        assert owner.owns(mark, namespace, here)
+        assert not owner.owns("other", namespace, here)
+        assert not owner.owns(None, namespace, here)
+    assert not owner.owns(mark, "x", "y")
+    assert owner.whose(mark, "x") == "bus.example.com-5671#x"
+    assert (owner.whose("other", "x"), owner.whose(None, "x")) == ("other", "")
+    own = primary_of("bus.example.com").owner_of(f"{mark}/x-servicebus-transfer/0")
+    assert own.owns(None, "x", "x")
+    assert not own.owns(None, "x", "y")
+    vouched = primary_of("bus.example.com", mark).owner_of("bus/x-servicebus-transfer/0")
+    assert vouched.owns(mark, "x", "y")
+    assert not vouched.owns("other", "x", "x")
+
+
+def test_what_people_are_told_of_another_namespace() -> None:
+    told = strangers_told("q", "bus.example.com-5671#x", 1_000)
+    assert told.startswith(
+        "q: 1,000 messages of bus.example.com-5671#x are left: another namespace"
+    )
+    assert told.endswith("run `twinbus pair drain --primary-name bus.example.com-5671`")
 
 
 def test_primaries_that_used_to_share_their_queues() -> None:

@@ -21,6 +21,7 @@ from azure.servicebus.exceptions import (
 )
 
 from twinbus.pairing.core import PairSettings
+from twinbus.pairing.errors import OtherNamespaceError
 from twinbus.pairing.events import StrangersLeft, SyphonProgress, SyphonResting
 from twinbus.pairing.rewriting import rewrite
 from twinbus.pairing.rules import (
@@ -33,6 +34,7 @@ from twinbus.pairing.rules import (
 )
 from twinbus.pairing.steps import (
     Abandon,
+    AskNamespace,
     Complete,
     DeadLetter,
     Pause,
@@ -233,6 +235,54 @@ def test_messages_of_others_are_left() -> None:
     shell.answer()
     shell.answer([others, waiting(4)])
     assert shell.is_polling(), "something of this primary's is there"
+
+
+def of_namespace(number: int, namespace: str | None) -> ServiceBusReceivedMessage:
+    original = AmqpAnnotatedMessage(data_body=str(number))
+    return received(number, rewrite(original, "q", f"p/{number}", "ns", namespace))
+
+
+@pytest.mark.proves("P-19")
+def test_another_namespace_at_the_primarys_address() -> None:
+    """What was sent to the one before is left; it comes home should that one be back."""
+    settings = PairSettings(primary="ns.servicebus.windows.net", secondary="two")
+    shell = Shell(settings)
+    old, new, unknown = of_namespace(1, "old"), of_namespace(2, "new"), of_namespace(3, None)
+    shell.receive(old, new, unknown)
+    shell.send("q", 1, 2, 3)
+    assert isinstance(shell.step, SendRestored)
+    assert shell.step.namespaces == {"old", "new"}
+    shell.answer(OtherNamespaceError("new"))
+    assert isinstance(shell.step, SendRestored)
+    assert shell.step.namespaces == {"new"}
+    shell.sent("q", 2, 3)
+    assert shell.step == Peek(QUEUE, 1, 100, 60.0)
+    shell.answer([old])
+    assert shell.answer([]) == Abandon(QUEUE, [old])
+    assert shell.answer() == Pause(1.0)
+    assert StrangersLeft(QUEUE, "ns#old", 1) in shell.syphon.take_events()
+    assert shell.syphon.counts == {QUEUE: (2, 0, 0, 1)}
+    for outcome in ("new", ServiceBusConnectionError(message="down")):
+        assert shell.answer() == AskNamespace("q", 20.0)
+        assert shell.answer(outcome) == Peek(QUEUE, 1, 100, 60.0)
+        shell.answer([old])
+        assert isinstance(shell.answer([]), Pause), "nothing is received, so nothing is locked"
+    assert shell.syphon.take_events() == [], "reported once"
+    assert shell.answer() == AskNamespace("q", 20.0)
+    shell.answer("old")
+    shell.answer([old])
+    shell.receive(old)
+    shell.sent("q", 1)
+
+
+@pytest.mark.proves("P-19")
+def test_a_given_name_needs_no_id() -> None:
+    """Who gives it vouches for it."""
+    shell = Shell()
+    shell.receive(of_namespace(1, "old"), of_namespace(2, "new"))
+    assert isinstance(shell.step, SendRestored)
+    assert shell.step.namespaces == frozenset()
+    shell.sent("q", 1, 2)
 
 
 @pytest.mark.proves("P-19")

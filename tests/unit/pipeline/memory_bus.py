@@ -47,6 +47,7 @@ class MemoryBus:
         self.size_bytes_max = size_bytes_max
         self.chunk_count = 4  # messages in a chunk of browsing
         self.tries: list[str] = []
+        self.namespace_id: str | None = None  # that it tells
 
     def create(self, path: str, is_partitioned: bool = False) -> Entity:
         self.entities[path] = Entity(is_partitioned)
@@ -92,10 +93,16 @@ class MemoryBus:
         self.open_sender(path, halves=False).submit(messages).wait()
 
     def open_sender(
-        self, path: str, *, retry: bool = False, batch_bytes: int = 1 << 20, halves: bool = True
+        self,
+        path: str,
+        *,
+        retry: bool = False,
+        batch_bytes: int = 1 << 20,
+        halves: bool = True,
+        pinned: bool = False,
     ) -> "MemorySender":
         assert not halves, "a mover finds out by itself which message is at fault"
-        del retry, batch_bytes
+        del retry, batch_bytes, pinned
         self.tries.append(path)
         if path in self.faults:
             raise self.faults[path]
@@ -117,6 +124,7 @@ class MemorySender:
         self._bus = bus
         self._path = path
         self._entity = entity
+        self.namespace_id = bus.namespace_id
 
     def submit(self, messages: Sequence[bytes]) -> "MemoryPending":
         try:

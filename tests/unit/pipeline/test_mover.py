@@ -46,6 +46,8 @@ class World:
             properties["x-ms-sessionid"] = given["session"]
         if "mark" in given:
             properties["x-twinbus-primary"] = given["mark"]
+        if "namespace" in given:
+            properties["x-twinbus-namespace"] = given["namespace"]
         if given.get("key", "p") != "":
             properties["x-twinbus-producer-key"] = f"{given.get('key', 'p')}/{self.last}"
         annotations: dict[str, object] = {
@@ -334,3 +336,27 @@ def test_without_a_mark_only_out_of_ones_own_queue(world: World) -> None:
     assert counts["", "left", "belongs to another"] == 1
     assert counts["", "dead_lettered", "NoDestinationPath"] == 1
     assert sorted(world.backlog.waiting) == [1, 2, 4, broken]
+
+
+@pytest.mark.proves("P-19", "D-2")
+def test_another_namespace_at_the_same_address(world: World) -> None:
+    """It does not get what was sent to the one before, however many parts there are."""
+    world.primary.namespace_id = "new"
+    large = "." * 150_000  # so that each is a part of its own
+    for number in range(3):
+        world.wait(f"old {number}{large}", mark="shop", namespace="old", session="s")
+    world.wait("new", mark="shop", namespace="new", session="s")
+    world.wait("any", mark="shop")
+    assert world.move() == {("orders", "moved", ""): 2, ("", "left", "belongs to shop#old"): 3}
+    assert sorted(bodies(world.primary.entities["orders"])) == ["any", "new"]
+    assert sorted(world.backlog.waiting) == [1, 2, 3]
+    world.owner = Owner("shop", takes_unmarked=True, compares_ids=False)
+    assert world.move() == {("orders", "moved", ""): 3}, "somebody has said that it is the same"
+
+
+@pytest.mark.proves("P-19", "D-2")
+def test_a_bus_that_tells_no_id(world: World) -> None:
+    """Or a message that has none: then the mark decides."""
+    world.wait("1", mark="shop", namespace="old")
+    world.wait("2", mark="another", namespace="old")
+    assert world.move() == {("orders", "moved", ""): 1, ("", "left", "belongs to another"): 1}

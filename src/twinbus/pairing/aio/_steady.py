@@ -7,7 +7,8 @@ error means for the pair: it is raised as the SDK raised it.
 
 import asyncio
 import datetime as dt
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, cast
 
 from azure.servicebus import ServiceBusMessageBatch
@@ -22,6 +23,7 @@ from twinbus.pairing.classification import is_broken_by
 from twinbus.pairing.client import CLOSE_S_MAX, OPEN_S_MAX
 from twinbus.pairing.errors import PairFaultedError
 from twinbus.pairing.log_lines import LOGGER
+from twinbus.pairing.namespace_ids import ANY, check, id_told_to
 
 # The SDK looks at its own timeout only between two reads of 0.2 s.  Past this it hangs, for
 # instance in a write to a peer that reads no more.
@@ -54,6 +56,25 @@ async def close_in_time(close: Callable[[], Awaitable[None]]) -> None:
         LOGGER.debug("closing failed: error=%r", error)
 
 
+class Guard:
+    """A syphon's messages go only to the namespace that they are for (P-19).
+
+    The SDK may open a link again in the middle of a send, and by then somebody else may answer at
+    the address.  This stands in for the `_open` of one SDK sender, by which all of its calls open.
+    """
+
+    def __init__(self, sdk: ServiceBusSender) -> None:
+        self.meant_for = ANY  # ids, while something is sent that is for these alone
+        self._sdk = sdk
+        self._open = sdk._open  # noqa: SLF001 - the only place where every opening is seen
+        sdk._open = self.open  # type: ignore[method-assign]  # noqa: SLF001 - as above
+
+    async def open(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as the SDK's
+        await self._open(timeout)
+        if self.meant_for:
+            check(id_told_to(self._sdk), self.meant_for)
+
+
 class SteadySender:
     """One SDK sender at a time, used by one task at a time.
 
@@ -66,8 +87,18 @@ class SteadySender:
         make: Callable[[], ServiceBusSender],
         closing: Closing,
         first: ServiceBusSender | None = None,
+        learn: Callable[[str | None], None] | None = None,
+        is_guarded: bool = False,
     ) -> None:
-        """`first` was made already: the SDK checks names when it makes a sender."""
+        """`first` was made already: the SDK checks names when it makes a sender.
+
+        `learn` is told the id of the peer's namespace whenever a link has opened.  `is_guarded`:
+        for `send_home`.
+        """
+        self._learn = learn
+        self._is_guarded = is_guarded
+        self._guard: Guard | None = None  # of the SDK's sender
+        self._handler: Any = None  # the SDK's own link, when somebody was told last
         self.batch_bytes = 0  # the largest batch that the peer takes; 0: not known yet
         self._make = make
         self._closing = closing
@@ -96,6 +127,8 @@ class SteadySender:
                 outgoing = of_sender(sdk, outgoing)
             await sdk.send_messages(outgoing, timeout=timeout_s)
             watch.end()
+            if self._learn is not None and self._handler is not sdk._handler:  # noqa: SLF001
+                self._tell(sdk)  # the SDK has opened it again
         except BaseException as error:
             is_late = watch.end()
             self._leave_if_broken(sdk, error)
@@ -106,6 +139,18 @@ class SteadySender:
         finally:
             self._mutex.release()
             self._user_count -= 1
+
+    async def send_home(self, outgoing: Any, timeout_s: float, namespaces: frozenset[str]) -> None:
+        """Only to a namespace of these ids, or to one that tells none."""
+        if namespaces:
+            await self._use("send_messages", timeout_s, outgoing, meant_for=namespaces)
+        else:
+            await self.send(outgoing, timeout_s)
+
+    async def namespace(self, timeout_s: float) -> str | None:
+        """The id that the peer tells; opens the link, unless it is open."""
+        await self._use(None, timeout_s)
+        return id_told_to(self._sdk)
 
     async def schedule(self, outgoing: Any, time_utc: dt.datetime, timeout_s: float) -> list[int]:
         numbers = await self._use("schedule_messages", timeout_s, outgoing, time_utc)
@@ -141,7 +186,9 @@ class SteadySender:
         if sdk is not None:
             await close_in_time(sdk.close)
 
-    async def _use(self, method: str | None, timeout_s: float, *arguments: Any) -> Any:
+    async def _use(
+        self, method: str | None, timeout_s: float, *arguments: Any, meant_for: frozenset[str] = ANY
+    ) -> Any:
         now = asyncio.get_running_loop().time
         end = now() + timeout_s
         self._user_count += 1
@@ -151,11 +198,30 @@ class SteadySender:
                     sdk = self._sdk or await self._opened(end - now())
                     async with self._mutex:
                         if sdk is self._sdk:  # else it has broken while we waited for our turn
-                            return await self._call(sdk, method, arguments, end - now())
+                            with self._only_for(meant_for):
+                                return await self._call(sdk, method, arguments, end - now())
         except TimeoutError as error:
             raise _timed_out(timeout_s) from error
         finally:
             self._user_count -= 1
+
+    @contextmanager
+    def _only_for(self, meant_for: frozenset[str]) -> Iterator[None]:
+        guard = self._guard
+        assert guard is not None or not meant_for, "made without a guard"
+        if guard is None:
+            yield
+            return
+        guard.meant_for = meant_for
+        try:
+            yield
+        finally:
+            guard.meant_for = ANY
+
+    def _tell(self, sdk: ServiceBusSender) -> None:
+        if self._learn is not None:
+            self._handler = sdk._handler  # noqa: SLF001 - only compared
+            self._learn(id_told_to(sdk))
 
     async def _call(
         self, sdk: ServiceBusSender, method: str | None, arguments: tuple[Any, ...], left_s: float
@@ -195,6 +261,7 @@ class SteadySender:
     async def _open(self) -> ServiceBusSender:
         sdk, self._first = self._first or self._make(), None
         self._tries = raise_refusals(sdk)
+        self._guard = Guard(sdk) if self._is_guarded else None
         try:
             async with asyncio.timeout(OPEN_S_MAX):
                 await sdk.__aenter__()
@@ -204,6 +271,7 @@ class SteadySender:
             raise
         else:
             self._sdk = sdk
+            self._tell(sdk)
             return sdk
         finally:
             self._opening = None

@@ -7,6 +7,7 @@ queue, replaced when it breaks, and a sender for each path, shared by the tasks.
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from azure.servicebus import ServiceBusReceivedMessage
@@ -23,6 +24,7 @@ from twinbus.pairing.log_lines import LOGGER
 from twinbus.pairing.parcels import as_outgoing
 from twinbus.pairing.steps import (
     Abandon,
+    AskNamespace,
     Complete,
     DeadLetter,
     Pause,
@@ -233,8 +235,11 @@ class RunningSyphon:
             case Peek():
                 return await receiver.peek(step.first, step.count_max, step.timeout_s)
             case SendRestored():
+                outgoing = as_outgoing(step.messages)
                 sender = self._sender(step.path)
-                return await sender.send(as_outgoing(step.messages), step.timeout_s)
+                return await sender.send_home(outgoing, step.timeout_s, step.namespaces)
+            case AskNamespace():
+                return await self._sender(step.path).namespace(step.timeout_s)
             case Complete():
                 return await receiver.complete(step.messages)
             case Abandon():
@@ -249,7 +254,8 @@ class RunningSyphon:
     def _sender(self, path: str) -> SteadySender:
         sender = self._senders.pop(path, None)
         if sender is None:
-            sender = SteadySender(lambda: bare_sender(self._primary, path), self._closing)
+            make = partial(bare_sender, self._primary, path)
+            sender = SteadySender(make, self._closing, is_guarded=True)
         self._senders[path] = sender  # the one used last stands last
         if len(self._senders) > PATH_COUNT_MAX:
             self._closing.begin(self._senders.pop(next(iter(self._senders))).rest())

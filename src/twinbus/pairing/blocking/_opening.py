@@ -8,12 +8,14 @@ so there is at most one such thread a link.
 """
 
 import threading
+from collections.abc import Callable
 from typing import Final
 
 from azure.servicebus import ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.exceptions import OperationTimeoutError
 
 from twinbus.clock import monotonic_s
+from twinbus.pairing import namespace_ids
 from twinbus.pairing.client import OPEN_S_MAX
 
 # An opening that has hung for so long is left to itself, and another one is tried.  Its thread ends
@@ -24,8 +26,16 @@ HANG_S_MAX: Final = 120.0
 class Opening:
     """Stands in for the `_open` of one SDK sender or receiver, by which all of its calls open."""
 
-    def __init__(self, link: ServiceBusSender | ServiceBusReceiver) -> None:
+    def __init__(
+        self,
+        link: ServiceBusSender | ServiceBusReceiver,
+        learn: Callable[[str | None], None] | None = None,
+    ) -> None:
+        """`learn` is told the id of the namespace each time the link has opened."""
         self.wait_s_max = OPEN_S_MAX
+        # Ids of namespaces: whatever opens the link again meanwhile, it is for these alone.
+        self.meant_for = namespace_ids.ANY
+        self._learn = learn
         self._link = link
         self._open = link._open  # noqa: SLF001 - the only place where opening can be bounded
         self._lock = threading.Lock()
@@ -38,8 +48,12 @@ class Opening:
         link._open = self.__call__  # type: ignore[method-assign]  # noqa: SLF001 - as above
 
     def __call__(self, timeout: float | None = None) -> None:
-        if self._link._running:  # noqa: SLF001 - as the SDK's own opening begins
-            return
+        if not self._link._running:  # noqa: SLF001 - as the SDK's own opening begins
+            self._wait_for_opening(timeout)
+        if self.meant_for:
+            namespace_ids.check(namespace_ids.id_told_to(self._link), self.meant_for)
+
+    def _wait_for_opening(self, timeout: float | None) -> None:
         end_s = monotonic_s() + min(timeout or self.wait_s_max, self.wait_s_max)
         is_ours = False
         while True:
@@ -85,6 +99,8 @@ class Opening:
     def _run(self, timeout_s: float) -> None:
         try:
             self._open(timeout_s)
+            if self._learn is not None:
+                self._learn(namespace_ids.id_told_to(self._link))
         except Exception as error:  # noqa: BLE001 - for the one who waits
             self._error = error
         with self._lock:

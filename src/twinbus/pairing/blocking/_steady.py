@@ -19,6 +19,7 @@ from twinbus.pairing.blocking._refusals import Tries, raise_refusals
 from twinbus.pairing.classification import is_broken_by
 from twinbus.pairing.client import CLOSE_S_MAX, OPEN_S_MAX
 from twinbus.pairing.log_lines import LOGGER
+from twinbus.pairing.namespace_ids import ANY, id_told_to
 
 # The SDK takes no timeout of 0, which is what a call has left that has waited for its turn.
 TIMEOUT_S_MIN: Final = 0.001
@@ -66,8 +67,13 @@ class SteadySender:
         make: Callable[[], ServiceBusSender],
         closing: Closing,
         first: ServiceBusSender | None = None,
+        learn: Callable[[str | None], None] | None = None,
     ) -> None:
-        """`first` was made already: the SDK checks names when it makes a sender."""
+        """`first` was made already: the SDK checks names when it makes a sender.
+
+        `learn` is told the id of the peer's namespace whenever a link has opened.
+        """
+        self._learn = learn
         self._make = make
         self._closing = closing
         self._mutex = threading.Lock()
@@ -92,6 +98,18 @@ class SteadySender:
             finally:
                 self._mutex.release()
         self._use("send_messages", timeout_s, outgoing)
+
+    def send_home(self, outgoing: Any, timeout_s: float, namespaces: frozenset[str]) -> None:
+        """Only to a namespace of these ids, or to one that tells none."""
+        if namespaces:
+            self._use("send_messages", timeout_s, outgoing, meant_for=namespaces)
+        else:
+            self.send(outgoing, timeout_s)
+
+    def namespace(self, timeout_s: float) -> str | None:
+        """The id that the peer tells; opens the link, unless it is open."""
+        self._use(None, timeout_s)
+        return id_told_to(self._sdk)
 
     def schedule(self, outgoing: Any, time_utc: dt.datetime, timeout_s: float) -> list[int]:
         return cast(list[int], self._use("schedule_messages", timeout_s, outgoing, time_utc))
@@ -119,7 +137,9 @@ class SteadySender:
         if closing is not None:
             closing.join(CLOSE_S_MAX)
 
-    def _use(self, method: str | None, timeout_s: float, *arguments: Any) -> Any:
+    def _use(
+        self, method: str | None, timeout_s: float, *arguments: Any, meant_for: frozenset[str] = ANY
+    ) -> Any:
         end_s = monotonic_s() + timeout_s
         # Mostly it is free, and to ask without a timeout is cheaper.
         if not self._mutex.acquire(blocking=False) and not self._mutex.acquire(timeout=timeout_s):
@@ -127,7 +147,7 @@ class SteadySender:
             raise OperationTimeoutError(message=text)
         try:
             while True:
-                sdk = self._ready()
+                sdk = self._ready(meant_for)
                 self._tries.begin()
                 left_s = max(TIMEOUT_S_MIN, end_s - monotonic_s())
                 try:
@@ -138,6 +158,9 @@ class SteadySender:
                     if not self._is_to_be_replaced(sdk, error):
                         raise
         finally:
+            opening = self._opening
+            if opening is not None:
+                opening.meant_for = ANY
             self._mutex.release()
 
     def _is_to_be_replaced(self, sdk: ServiceBusSender | None, error: BaseException) -> bool:
@@ -147,17 +170,20 @@ class SteadySender:
         # Somebody has closed the SDK's client: no fault of what is being sent.
         return isinstance(error, ValueError) and SHUT_DOWN in str(error)
 
-    def _ready(self) -> ServiceBusSender:
+    def _ready(self, meant_for: frozenset[str]) -> ServiceBusSender:
         sdk = self._sdk
         if sdk is None:
             sdk = self._sdk = self._make()
             self._prepare(sdk)
+        opening = self._opening
+        if opening is not None:
+            opening.meant_for = meant_for
         return sdk
 
     def _prepare(self, sdk: ServiceBusSender) -> None:
         """The SDK's sender is new: it gets to behave as a pair needs it."""
         self._tries = raise_refusals(sdk)
-        self._opening = Opening(sdk)
+        self._opening = Opening(sdk, self._learn)
 
     def _batch_bytes(self, sdk: ServiceBusSender, timeout_s: float) -> int:
         """Of the SDK's calls the one that knows no timeout."""

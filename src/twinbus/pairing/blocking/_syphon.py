@@ -24,6 +24,7 @@ from twinbus.pairing.log_lines import LOGGER
 from twinbus.pairing.parcels import as_outgoing
 from twinbus.pairing.steps import (
     Abandon,
+    AskNamespace,
     Complete,
     DeadLetter,
     Pause,
@@ -178,9 +179,13 @@ class _Worker:
                 return self._receive(count_max, wait_s)
             case Peek(_, first, count_max, timeout_s):
                 return self._peek(first, count_max, timeout_s)
-            case SendRestored(path, messages, timeout_s):
+            case SendRestored(path, messages, timeout_s, namespaces):
                 self._syphon.check()
-                return self._syphon.sender(path).send(as_outgoing(messages), timeout_s)
+                sender = self._syphon.sender(path)
+                return sender.send_home(as_outgoing(messages), timeout_s, namespaces)
+            case AskNamespace(path, timeout_s):
+                self._syphon.check()
+                return self._syphon.sender(path).namespace(timeout_s)
             case Complete(_, messages):
                 return [error for each in messages if (error := self._complete(each))] or None
             case Abandon(_, messages):

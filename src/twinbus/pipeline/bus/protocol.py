@@ -69,6 +69,13 @@ class Pending(Protocol):
 class BusSender(Protocol):
     """A sender to one queue or topic."""
 
+    @property
+    def namespace_id(self) -> str | None:
+        """Which namespace it is connected to, whatever its address; None if the bus does not tell.
+
+        That of a pinned sender stays the same.
+        """
+
     def submit(self, messages: Sequence[bytes]) -> Pending:
         """Send encoded messages without waiting; waits only if too much is under way already.
 
@@ -136,10 +143,12 @@ class Bus(Protocol):
         retry: bool = False,
         batch_bytes: int = SEND_BATCH_BYTES,
         halves: bool = True,
+        pinned: bool = False,
     ) -> BusSender:
         """A sender for many submissions; `retry` as in `send`.
 
         Without `halves` a batch that is refused is not tried in parts: its first message is named.
+        A `pinned` one sends nothing more when another namespace answers after a lost connection.
         """
 
     def close(self) -> None:

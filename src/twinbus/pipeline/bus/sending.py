@@ -26,6 +26,10 @@ UNDER_WAY_BYTES: Final = 4 * SEND_BATCH_BYTES
 UNDER_WAY_MAX: Final = 64
 
 
+class OtherNamespace(TwinbusError):
+    """What was sent so far went to another namespace than the one that answers now."""
+
+
 class _Batch:
     """Messages that are sent together; `first` is the place of the first in the submission."""
 
@@ -65,8 +69,10 @@ class LineSender:
         retry: bool,
         batch_bytes: int,
         halves: bool = True,
+        pinned: bool = False,
     ) -> None:
         self._line = line
+        self._pinned = pinned
         self._path = path
         self._retry = retry
         self._batch_bytes = batch_bytes
@@ -74,6 +80,7 @@ class LineSender:
         # Connection and link; used by the loop's thread alone, like the link itself.
         self._held: tuple[BusConnection, Sender] | None = None
         self._under_way: deque[_Batch] = deque()
+        self.namespace_id: str | None = None
         self._size_max = line.run(self._open)
 
     def submit(self, messages: Sequence[bytes]) -> LinePending:
@@ -213,6 +220,11 @@ class LineSender:
                 sender = await connection.open_sender(self._path)
             except ServiceError as error:
                 raise named(error, self._path) from None
+            is_same = self._held is None or sender.namespace_id == self.namespace_id
+            if self._pinned and not is_same:
+                sender.close()
+                raise OtherNamespace(f"another namespace answers for '{self._path[:64]}' now")
+            self.namespace_id = sender.namespace_id
             self._held = (connection, sender)
         return sender.message_size_bytes_max or MESSAGE_SIZE_BYTES_MAX
 
@@ -280,9 +292,10 @@ class PlainBus:
         retry: bool = False,
         batch_bytes: int = SEND_BATCH_BYTES,
         halves: bool = True,
+        pinned: bool = False,
     ) -> LineSender:
         """See `Bus`."""
-        return LineSender(self.line, path, retry, batch_bytes, halves)
+        return LineSender(self.line, path, retry, batch_bytes, halves, pinned)
 
     def close(self) -> None:
         """Hang up."""

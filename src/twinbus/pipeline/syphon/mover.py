@@ -52,7 +52,7 @@ from twinbus.pipeline.bus.protocol import (
 from twinbus.pipeline.source.runs import Run, merge
 from twinbus.pipeline.syphon.restoring import (
     RestoredBytes,
-    mark_in,
+    marks_in,
     restore_bytes,
     sequence_number_of,
 )
@@ -175,19 +175,20 @@ class Mover:
                 if self._owner.owns(message.primary):
                     restored.append(message)
                 else:
-                    self._leave(message.primary, message.number, len(data))
+                    self._leave((message.primary, None), message.number, len(data))
         return restored
 
     def _give_up(self, data: bytes, reason: str, description: str) -> None:
         """It cannot be restored.  Another primary's is not ours to dead-letter either."""
-        mark = mark_in(data)
+        mark, _ = marks_in(data)
         if self._owner.owns(mark):
             self._dead_letter(data, reason, description)
         else:
-            self._leave(mark, _number_in(data), len(data))
+            self._leave((mark, None), _number_in(data), len(data))
 
-    def _leave(self, mark: str | None, number: int, size_bytes: int) -> None:
-        reason = f"{LEFT_TO}{mark[:_MARK_CHARS_MAX]}" if mark else LEFT_UNMARKED
+    def _leave(self, marks: tuple[str | None, str | None], number: int, size_bytes: int) -> None:
+        whose = self._owner.whose(*marks)
+        reason = f"{LEFT_TO}{whose[:_MARK_CHARS_MAX]}" if whose else LEFT_UNMARKED
         key = ("", LEFT, reason)
         if key not in self.tallies and len(self.tallies) >= _MARKS_MAX:
             key = ("", LEFT, f"{LEFT_TO}others")
@@ -226,14 +227,35 @@ class Mover:
             if self._is_resting(line.path) or self._is_resting(line.place):
                 self._hold_line(line)
                 continue
-            part = line.parts.popleft()
+            part = line.parts[0]
             try:
-                pending = self._sender(line.path).submit([message.data for message in part])
+                sender = self._sender(line.path)
+                part = self._next_part(line, sender.namespace_id)
+                if not part:
+                    continue
+                pending = sender.submit([message.data for message in part])
             except TwinbusError as error:
+                if line.parts and part is line.parts[0]:
+                    line.parts.popleft()
                 self._failed(line, part, error)
             else:
                 under_way.append(_UnderWay(line, part, pending))
         return under_way
+
+    def _next_part(self, line: "_Line", here: str | None) -> list[RestoredBytes]:
+        """Of what is for the namespace that the primary says it is; the rest is left.
+
+        Empty only if nothing of the line is for it.
+        """
+        part: list[RestoredBytes] = []
+        while line.parts and not part:
+            for message in line.parts.popleft():
+                if self._owner.owns(message.primary, message.namespace, here):
+                    part.append(message)
+                else:
+                    marks = (message.primary, message.namespace)
+                    self._leave(marks, message.number, len(message.data))
+        return part
 
     def _finish(self, under_way: list["_UnderWay"]) -> None:
         for each in under_way:
@@ -284,7 +306,8 @@ class Mover:
         if sender is None:
             if len(self._senders) >= SENDERS_MAX:
                 self._close()
-            sender = self._senders[path] = self._primary().open_sender(path, halves=False)
+            sender = self._primary().open_sender(path, halves=False, pinned=True)
+            self._senders[path] = sender
         return sender
 
     def _drop_sender(self, path: str) -> None:

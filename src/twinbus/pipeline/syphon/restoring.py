@@ -49,6 +49,7 @@ from twinbus.pipeline.syphon.retyping import retyped, retyped_entries, retyped_s
 _RESERVED: Final = {name.encode(): name for name in rules.RESERVED}
 _BROKER: Final = frozenset(name.encode() for name in wire_names.BROKER_ANNOTATIONS)
 _PRIMARY: Final = rules.PRIMARY.encode()
+_NAMESPACE: Final = rules.NAMESPACE.encode()
 _SEQUENCE_NUMBER: Final = wire_names.SEQUENCE_NUMBER.encode()
 _ENQUEUED: Final = wire_names.ENQUEUED_TIME.encode()
 _PARTITION_KEY: Final = wire_names.PARTITION_KEY.encode()
@@ -88,6 +89,7 @@ class RestoredBytes:
     partition_key: str | None
     key: str | None  # its producer key, which the delivery annotation carries
     primary: str | None = None  # the mark of the primary that it belongs to
+    namespace: str | None = None  # that primary's id, if it has told one
 
 
 def _entries_of(outline: Outline, code: int) -> list[_Entry]:
@@ -148,15 +150,19 @@ def sequence_number_of(data: bytes) -> int:
     return 0
 
 
-def mark_in(data: bytes) -> str | None:
-    """The mark of the primary that a message of the backlog belongs to, if it can be read."""
+def marks_in(data: bytes) -> tuple[str | None, str | None]:
+    """The mark and the id of the primary that a message of the backlog belongs to.
+
+    None for what it does not have, or what cannot be read.
+    """
+    found: dict[bytes, str | None] = {}
     try:
         for entry in _entries_of(Outline(data), APPLICATION_PROPERTIES):
-            if entry[0] == _PRIMARY:
-                return text_of(_value(entry))
+            if entry[0] in (_PRIMARY, _NAMESPACE):
+                found[entry[0]] = text_of(_value(entry))
     except (RemoteProtocolError, IndexError):
-        return None
-    return None
+        pass
+    return found.get(_PRIMARY), found.get(_NAMESPACE)
 
 
 def _restored(
@@ -223,6 +229,7 @@ def _restored(
         partition_key,
         back.key,
         back.primary,
+        back.namespace,
     )
 
 
