@@ -256,7 +256,9 @@ def hostile(server: ServerProcess, sdk: Sdk) -> str:
         "syphon_running": False,
         "fault": trick,
         "entities": [entity],
-        "backlog_queues": [],
+        "backlog_queues": [
+            {"queue": "q", "strangers": 9, "strangers_of": [{"primary": BACKWARDS, "count": 7}]}
+        ],
     }
     ask(server, "PUT", "/$pairs/hostile", pair)
     return trick
@@ -277,7 +279,9 @@ def test_what_strangers_write_is_shown_and_never_run(signed: Tab, hostile: str) 
     go(signed, "#/pairs")
     expect(page.locator(".pair-route")).to_contain_text(TRICKS[2])
     expect(page.get_by_role("heading", name="safe⟨U+202E⟩txt.exe")).to_be_visible()
-    expect(page.locator("tbody")).to_contain_text(hostile)
+    expect(page.locator("tbody").first).to_contain_text(hostile)
+    expect(page.get_by_text("9 messages left")).to_be_visible()
+    expect(page.locator(".strangers li")).to_have_text("7 of safe⟨U+202E⟩txt.exe")
     go(signed, f"#/queues/{hostile}?show={hostile}&message={hostile}")
     expect(page.get_by_text("Entity not found.")).to_be_visible()
     assert page.evaluate("document.scripts.length") == 1

@@ -152,6 +152,7 @@ function syphonTable(pair) {
       ["Moved", "number"],
       ["Dead-lettered", "number"],
       ["Held", "number"],
+      ["Other primaries'", "wrapping"],
     ],
     pair.backlog_queues.map((queue) => [
       strange(queue.queue),
@@ -159,9 +160,27 @@ function syphonTable(pair) {
       whole(queue.moved),
       whole(queue.dead_lettered),
       whole(queue.held),
+      strangers(queue),
     ]),
   );
   return el("div", { class: "table-frame second" }, rows);
+}
+
+/** Messages that are not this primary's: left where they are, and whose they are. */
+function strangers(queue) {
+  if (!queue.strangers) return "none";
+  const named = queue.strangers_of.map(({ primary, count }) =>
+    el(
+      "li",
+      {},
+      `${whole(count)} of `,
+      primary ? strange(primary) : el("span", { class: "muted" }, "nobody knows whom"),
+    ),
+  );
+  return [
+    condition("slow", `${plural(queue.strangers, "message")} left`),
+    el("ul", { class: "lines strangers" }, named),
+  ];
 }
 
 function backlogPanel(bus, queues) {

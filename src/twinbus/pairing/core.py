@@ -10,7 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from twinbus.pairing.errors import PairFaultedError
-from twinbus.pairing.events import BacklogQueueStatus, Event, PairFaulted, PairingStatus
+from twinbus.pairing.events import (
+    BacklogQueueStatus,
+    Event,
+    PairFaulted,
+    PairingStatus,
+    SyphonCounts,
+)
 from twinbus.pairing.failover import EntityFailover
 from twinbus.pairing.options import (
     Policy,
@@ -154,12 +160,9 @@ class Pairing:
             raise PairFaultedError(f"The pair is over: {self._fault}")
 
     def status(
-        self,
-        syphon: Mapping[str, tuple[int, int, int, int]] | None = None,
-        *,
-        running: bool = False,
+        self, syphon: Mapping[str, SyphonCounts] | None = None, *, running: bool = False
     ) -> PairingStatus:
-        """`syphon`: what this process's has moved, dead-lettered, holds and leaves, by queue."""
+        """`syphon`: what this process's has done, by queue."""
         now = self.now()
         counts = syphon or {}
         rotation = self.rotation
@@ -174,7 +177,7 @@ class Pairing:
                     queue,
                     queue in rotation.queues and rotation.is_in_use(queue, now),
                     rotation.last_error(queue),
-                    *counts.get(queue, (0, 0, 0, 0)),
+                    *counts.get(queue, SyphonCounts()),
                 )
                 for queue in queues
             },

@@ -1,9 +1,10 @@
 """What a pair reports: events as they happen, and its status on request."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
 
 
 class State(Enum):
@@ -123,6 +124,16 @@ class EntityStatus:
     pings: int
 
 
+class SyphonCounts(NamedTuple):
+    """What this process's syphon has done with one backlog queue, in messages."""
+
+    moved: int = 0
+    dead_lettered: int = 0
+    held: int = 0
+    strangers: int = 0
+    strangers_of: Mapping[str, int] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True)
 class BacklogQueueStatus:
     queue: str
@@ -132,6 +143,7 @@ class BacklogQueueStatus:
     dead_lettered: int
     held: int
     strangers: int = 0  # another primary's, or perhaps so: left, when it was last looked at
+    strangers_of: Mapping[str, int] = field(default_factory=dict)  # by their mark; empty: none
 
 
 @dataclass(frozen=True, slots=True)

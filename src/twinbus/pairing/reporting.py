@@ -10,6 +10,7 @@ import datetime as dt
 import hmac
 import json
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import quote_plus
 
@@ -22,6 +23,7 @@ PAUSE_S: Final = 0.5  # between two reports, however much happens
 TOKEN_S: Final = 300
 ENTITIES_MAX: Final = 200
 QUEUES_MAX: Final = 100
+STRANGERS_MAX: Final = 5  # other primaries that are named, of one queue
 ERROR_CHARS_MAX: Final = 100
 
 
@@ -105,6 +107,11 @@ def _queue(status: BacklogQueueStatus) -> dict[str, Any]:
         "moved": status.moved,
         "dead_lettered": status.dead_lettered,
         "held": status.held,
+        "strangers": status.strangers,
+        "strangers_of": [
+            {"primary": primary[:ERROR_CHARS_MAX], "count": count}
+            for primary, count in islice(status.strangers_of.items(), STRANGERS_MAX)
+        ],
     }
 
 

@@ -38,7 +38,7 @@ from twinbus.pairing.errors import (
     PartitionRefusedError,
     UnrestorableMessageError,
 )
-from twinbus.pairing.events import Event, StrangersLeft, SyphonProgress, SyphonResting
+from twinbus.pairing.events import Event, StrangersLeft, SyphonCounts, SyphonProgress, SyphonResting
 from twinbus.pairing.held import Held, SentBefore
 from twinbus.pairing.namespace_ids import ANY
 from twinbus.pairing.options import RestoredTimeToLive
@@ -115,7 +115,8 @@ class _Queue:
     looks: Backoff
     reported: set[str] = field(default_factory=set)  # marks of other primaries
     was_seen_whole: bool = False
-    strangers: int = 0  # messages of others, when it was last looked at
+    # Messages of others when it was last looked at, by whose they are.
+    strangers: Counter[str] = field(default_factory=Counter)
     # The path of one that would be this primary's, did not another namespace answer there.
     elsewhere: str | None = None
     # Those of others that were received beside this primary's, and when.
@@ -151,11 +152,17 @@ class Syphon:
         return {name: len(queue.held) for name, queue in self._queues.items()}
 
     @property
-    def counts(self) -> dict[str, tuple[int, int, int, int]]:
-        """Messages moved, dead-lettered, held, and left to others, of each queue."""
+    def counts(self) -> dict[str, SyphonCounts]:
+        """Of each queue."""
         held = self.held
         return {
-            queue: (moved, self.dead_lettered[queue], held[queue], self._queues[queue].strangers)
+            queue: SyphonCounts(
+                moved,
+                self.dead_lettered[queue],
+                held[queue],
+                self._queues[queue].strangers.total(),
+                dict(self._queues[queue].strangers.most_common(MARK_COUNT_MAX)),
+            )
             for queue, moved in self.moved.items()
         }
 
@@ -235,7 +242,7 @@ class Syphon:
         if has_ours:
             known.looks.reset()
         else:
-            known.strangers = strangers.total()
+            known.strangers = strangers
             yield from self._give_back(queue, known)
         return has_ours
 

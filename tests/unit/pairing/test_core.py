@@ -14,6 +14,7 @@ from twinbus.pairing.events import (
     EntityFailing,
     PairFaulted,
     State,
+    SyphonCounts,
 )
 from twinbus.pairing.options import SendAvailabilityPairedNamespaceOptions
 
@@ -138,7 +139,7 @@ def test_status() -> None:
     clock = Clock()
     pairing = pairing_at(clock)
     pairing.rotation.lost("p/1", ERROR, 0.0)
-    syphon = {"p/1": (7, 2, 3, 4), "old/0": (1, 0, 0, 5)}
+    syphon = {"p/1": SyphonCounts(7, 2, 3, 4, {"other": 4}), "old/0": SyphonCounts(1, 0, 0, 5)}
     status = pairing.status(syphon, running=True)
     assert (status.primary, status.secondary, status.syphon_running) == (
         "p.example",
@@ -148,6 +149,7 @@ def test_status() -> None:
     one = status.backlog_queues["p/1"]
     assert (one.in_rotation, one.last_error) == (False, ERROR)
     assert (one.moved, one.dead_lettered, one.held, one.strangers) == (7, 2, 3, 4)
+    assert one.strangers_of == {"other": 4}
     old = status.backlog_queues["old/0"]
     assert (old.in_rotation, old.moved, old.strangers) == (False, 1, 5), "senders do not use it"
     zero = status.backlog_queues["p/0"]

@@ -77,7 +77,8 @@ def test_who_is_a_twinbus(health: bytes, expected: bool) -> None:
 
 def test_a_report_is_what_a_server_takes() -> None:
     entities = {"a": entity("a"), "b": entity("b", State.FAILED_OVER, 60.0)}
-    queue = BacklogQueueStatus("p/x-servicebus-transfer/0", True, None, 1, 2, 3)
+    strangers = {"other": 5, "": 4}
+    queue = BacklogQueueStatus("p/x-servicebus-transfer/0", True, None, 1, 2, 3, 9, strangers)
     status = PairingStatus("p.example", "s.example", entities, {"q": queue}, True, "")
     found = read_report(report_of(status, "me", NOW))
     assert (found["primary"], found["secondary"], found["client"]) == (
@@ -91,7 +92,15 @@ def test_a_report_is_what_a_server_takes() -> None:
     assert (over["state"], over["since"]) == ("failed over", "2026-11-16T11:59:00.000Z")
     assert over["last_error"].startswith("OSError: xxx")
     assert found["backlog_queues"] == [
-        {"queue": queue.queue, "in_rotation": True, "moved": 1, "dead_lettered": 2, "held": 3}
+        {
+            "queue": queue.queue,
+            "in_rotation": True,
+            "moved": 1,
+            "dead_lettered": 2,
+            "held": 3,
+            "strangers": 9,
+            "strangers_of": [{"primary": "other", "count": 5}, {"primary": "", "count": 4}],
+        }
     ]
 
 

@@ -132,6 +132,12 @@ class Shell:
         assert text in self.step.description
         self.answer()
 
+    @property
+    def namespaces(self) -> frozenset[str]:
+        """Of the send that is under way."""
+        assert isinstance(self.step, SendRestored), self.step
+        return self.step.namespaces
+
     def is_polling(self) -> bool:
         return self.step == Receive(QUEUE, 100, 900.0)
 
@@ -227,7 +233,7 @@ def test_messages_of_others_are_left() -> None:
     assert shell.answer(MessageLockLostError(message="too late")) == Pause(1.0)
     events = shell.syphon.take_events()
     assert events == [SyphonProgress(QUEUE, 1, 0, 0, 1), StrangersLeft(QUEUE, "other", 2)]
-    assert shell.syphon.counts == {QUEUE: (1, 0, 0, 2)}
+    assert shell.syphon.counts == {QUEUE: (1, 0, 0, 2, {"other": 2})}
     shell.answer()
     shell.answer([others])
     assert shell.answer([]) == Pause(2.0)
@@ -250,18 +256,16 @@ def test_another_namespace_at_the_primarys_address() -> None:
     old, new, unknown = of_namespace(1, "old"), of_namespace(2, "new"), of_namespace(3, None)
     shell.receive(old, new, unknown)
     shell.send("q", 1, 2, 3)
-    assert isinstance(shell.step, SendRestored)
-    assert shell.step.namespaces == {"old", "new"}
+    assert shell.namespaces == {"old", "new"}
     shell.answer(OtherNamespaceError("new"))
-    assert isinstance(shell.step, SendRestored)
-    assert shell.step.namespaces == {"new"}
+    assert shell.namespaces == {"new"}
     shell.sent("q", 2, 3)
     assert shell.step == Peek(QUEUE, 1, 100, 60.0)
     shell.answer([old])
     assert shell.answer([]) == Abandon(QUEUE, [old])
     assert shell.answer() == Pause(1.0)
     assert StrangersLeft(QUEUE, "ns#old", 1) in shell.syphon.take_events()
-    assert shell.syphon.counts == {QUEUE: (2, 0, 0, 1)}
+    assert shell.syphon.counts == {QUEUE: (2, 0, 0, 1, {"ns#old": 1})}
     for outcome in ("new", ServiceBusConnectionError(message="down")):
         assert shell.answer() == AskNamespace("q", 20.0)
         assert shell.answer(outcome) == Peek(QUEUE, 1, 100, 60.0)
@@ -280,8 +284,7 @@ def test_a_given_name_needs_no_id() -> None:
     """Who gives it vouches for it."""
     shell = Shell()
     shell.receive(of_namespace(1, "old"), of_namespace(2, "new"))
-    assert isinstance(shell.step, SendRestored)
-    assert shell.step.namespaces == frozenset()
+    assert shell.namespaces == frozenset()
     shell.sent("q", 1, 2)
 
 

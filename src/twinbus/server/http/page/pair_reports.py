@@ -47,7 +47,10 @@ _BACKLOG_QUEUE: Final = {
     "moved": int,
     "dead_lettered": int,
     "held": int,
+    "strangers": int,
 }
+_STRANGERS: Final = {"primary": str, "count": int}
+_STRANGERS_MAX: Final = 10  # other primaries that a backlog queue has messages of
 
 
 class _Report(NamedTuple):
@@ -166,6 +169,10 @@ def read_report(body: bytes) -> dict[str, Any]:
     report["syphon_running"] = given.get("syphon_running") is True
     report["entities"] = _list(given, "entities", _ENTITY)
     report["backlog_queues"] = _list(given, "backlog_queues", _BACKLOG_QUEUE)
+    for queue, said in zip(
+        report["backlog_queues"], given.get("backlog_queues") or [], strict=False
+    ):
+        queue["strangers_of"] = _list(said, "strangers_of", _STRANGERS)[:_STRANGERS_MAX]
     return report
 
 

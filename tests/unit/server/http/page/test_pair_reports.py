@@ -59,6 +59,21 @@ def test_a_report_is_shown_until_it_is_old() -> None:
     assert reports.documents("main") == []
 
 
+@pytest.mark.proves("P-19")
+def test_messages_of_other_primaries() -> None:
+    """How many and whose; a client of an older version says nothing of them."""
+    whose = [{"primary": f"p{n}", "count": n, "more": "?"} for n in range(50)]
+    new = {"queue": "a", "held": 0, "strangers": 60, "strangers_of": whose}
+    report = read({**REPORT, "backlog_queues": [new, {"queue": "b", "held": 0}]})
+    one, two = report["backlog_queues"]
+    assert one["strangers"] == 60
+    assert one["strangers_of"] == [{"primary": f"p{n}", "count": n} for n in range(10)]
+    assert (two["strangers"], two["strangers_of"]) == (None, [])
+    for wrong in (7, ["x"], [{"primary": 7}], [{"count": -1}]):
+        with pytest.raises(ServiceError):
+            read({**REPORT, "backlog_queues": [{**new, "strangers_of": wrong}]})
+
+
 def test_there_is_an_end_to_them() -> None:
     reports = PairReports(Clock())
     for number in range(PAIR_REPORTS_MAX):
