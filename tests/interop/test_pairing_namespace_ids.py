@@ -6,7 +6,7 @@ The primary is killed, and another server with a queue of the same name takes it
 import asyncio
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,13 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from tests.interop.pairs import Pair, pair_servers, take, texts, until
 from twinbus.cli.main import main
+from twinbus.client.links import ConnectionLost
+from twinbus.message.plain import data_section
 from twinbus.pairing import SendAvailabilityPairedNamespaceOptions
 from twinbus.pairing.events import StrangersLeft
+from twinbus.pipeline.bus import open_bus
+from twinbus.pipeline.bus.protocol import BusSender
+from twinbus.pipeline.bus.sending import OtherNamespace
 from twinbus.testing.server import ServerProcess
 
 pytestmark = [pytest.mark.proves("P-19"), pytest.mark.feature("pairing.backlog", "pairing.syphon")]
@@ -193,3 +198,30 @@ def test_a_primary_that_was_set_up_anew(place: Place, capsys: pytest.CaptureFixt
     assert f"run `twinbus pair drain --primary-name {place.mark}`" in said.err
     assert main(["pair", "drain", *given, "--primary-name", place.mark]) == 0
     assert sorted(texts(take(place.second, "orders"))) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_pinned_sender_of_the_pipeline(place: Place, pinned: bool) -> None:
+    """As the syphon on Spark has it; another sender goes on with whoever answers."""
+    message = data_section(b"x")
+    with (
+        closing(open_bus(place.first.connection_string)) as bus,
+        bus.open_sender("orders", pinned=pinned) as sender,
+    ):
+        sender.submit([message]).wait()
+        assert sender.namespace_id == place.id_of(place.first)
+        place.change(place.first, place.second)
+        if pinned:
+            with pytest.raises(OtherNamespace):
+                send_again(sender, message)
+        else:
+            send_again(sender, message)
+            assert sender.namespace_id == place.id_of(place.second)
+    assert len(take(place.second, "orders")) == (0 if pinned else 1)
+
+
+def send_again(sender: BusSender, message: bytes) -> None:
+    """The first one after the connection was lost may fail with it, and nothing is stored."""
+    with suppress(ConnectionLost):
+        return sender.submit([message]).wait()
+    return sender.submit([message]).wait()
