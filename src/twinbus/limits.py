@@ -124,7 +124,7 @@ CARRIERS_MAX: Final = 1_024
 # Numbers of one carrier; the oldest go.  A relay has at most 256 that it has not completed, and
 # each crash of it leaves as many that nobody will ask for again.
 CARRIED_NUMBERS_MAX: Final = 1_024
-# Producers that number their messages (entities/arrivals.py): a pairing has up to 17 of them for an
+# Producers that number their messages (entities/arrivals.py): a pairing has up to 32 of them for an
 # entity, so this is some hundred clients.  The one that has not sent for longest is forgotten.
 ARRIVAL_PRODUCERS_MAX: Final = 4_096
 # Those that number one piece of work only, apart.  A chunk of a Spark task is one in each partition

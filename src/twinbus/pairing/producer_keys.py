@@ -7,7 +7,7 @@ messages; that a message may get a second key is the lesser evil.
 Messages that belong to one partition have numbers of their own, so that it sees few gaps:
 
     a1b2~7/12   has a session id or partition key, which leads to partition 7
-    a1b2@7/12   has none: partition 7 was chosen here, before it was numbered (spread.py)
+    a1b2@7/12   has none: partition 7 was chosen here, before it was numbered (rotation.py)
 
 As long as a message certainly has arrived nowhere, another partition can be chosen: its key asks
 (message/producer_keys.py).  From the first send on whose outcome nobody knows, it keeps its key.
@@ -28,7 +28,7 @@ from twinbus.entities.partitions import (
     producer_at,
 )
 from twinbus.message import wire_names
-from twinbus.pairing.spread import Spread
+from twinbus.pairing.rotation import Spread
 
 # On the wire: a delivery annotation, which belongs to the hop and is never stored.
 STAMP: Final = wire_names.PRODUCER_KEY

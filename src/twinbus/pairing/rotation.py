@@ -4,15 +4,21 @@ A queue that does not take a message leaves the rotation of the whole pairing; a
 be picked again.  One that was found unfit when the pair was made stays out: a send to it may well
 succeed, and the message would not come home.  Nothing here sends; chance and time enter by
 argument.
+
+And of the partitions of an entity: which takes the next message without a key (P-20).  One that has
+refused a message is passed over for a while.  When all of them have, the next one is told to take
+it all the same: it is for the server to say what is wrong.
 """
 
 import random
 from collections.abc import Collection
 from typing import Final
 
+from twinbus.entities.partitions import PARTITION_COUNT
 from twinbus.pairing.events import BacklogQueueLost, Event
 
 REST_S: Final = 60.0  # before a lost queue is picked again
+PARTITION_REST_S: Final = 5.0  # before a partition that has refused a message is asked again
 
 
 class BacklogRotation:
@@ -72,3 +78,36 @@ class BacklogRotation:
 
     def last_error(self, queue: str) -> BaseException | None:
         return self._errors.get(queue)
+
+
+class Spread:
+    """The partitions of one entity, as one pairing sees them."""
+
+    __slots__ = ("_next", "_rests")
+
+    def __init__(self, chance: random.Random) -> None:
+        self._next = chance.randrange(PARTITION_COUNT)
+        self._rests: dict[int, float] = {}  # partition → until when it is passed over
+
+    def choose(self, now: float) -> tuple[int, bool]:
+        """A partition, and whether it is to be asked: others may take the message."""
+        partition = self._next
+        if self._rests:
+            for step in range(PARTITION_COUNT):
+                candidate = (partition + step) % PARTITION_COUNT
+                if not self._is_resting(candidate, now):
+                    self._next = (candidate + 1) % PARTITION_COUNT
+                    return candidate, True
+        self._next = (partition + 1) % PARTITION_COUNT
+        return partition, not self._rests
+
+    def refused(self, partition: int, now: float) -> None:
+        """Leave it alone for a while."""
+        self._rests[partition] = now + PARTITION_REST_S
+
+    def _is_resting(self, partition: int, now: float) -> bool:
+        until = self._rests.get(partition)
+        if until is not None and until <= now:
+            del self._rests[partition]
+            return False
+        return until is not None

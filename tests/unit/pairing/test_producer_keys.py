@@ -9,7 +9,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from twinbus.entities.partitions import PARTITION_COUNT, chosen_partition, hash_key
 from twinbus.pairing.producer_keys import KEPT_MIN, ProducerKeys, block_of, place_of
-from twinbus.pairing.spread import REST_S
+from twinbus.pairing.rotation import PARTITION_REST_S
 
 
 def message(
@@ -107,7 +107,7 @@ def test_a_partition_that_refuses_is_passed_over_for_a_while() -> None:
     assert home(again.keys[0]) != home(first.keys[0])
     homes = [home(taken(keys, "a", messages(1))[0]) for _ in range(2 * PARTITION_COUNT)]
     assert set(homes) == {*range(PARTITION_COUNT)} - {home(first.keys[0])}
-    later = [keys.take("a", messages(1), REST_S) for _ in range(PARTITION_COUNT)]
+    later = [keys.take("a", messages(1), PARTITION_REST_S) for _ in range(PARTITION_COUNT)]
     (back,) = [each for each in later if each and home(each.keys[0]) == home(first.keys[0])]
     assert parts(back.keys[0])[1] == 1, "a number that nobody has seen leaves no gap"
 
@@ -125,7 +125,7 @@ def test_when_all_have_refused_the_next_one_has_to_say_why() -> None:
     assert sorted(tried) == [*range(PARTITION_COUNT)]
     numbered = keys.take("a", messages(1), 1.0)
     assert numbered is not None and not numbered.is_asking
-    numbered = keys.take("a", messages(1), REST_S + 1)
+    numbered = keys.take("a", messages(1), PARTITION_REST_S + 1)
     assert numbered is not None and numbered.is_asking
 
 

@@ -1,13 +1,10 @@
 """The flow of a send, step by step:"""
 
 import datetime as dt
-import random
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
     OperationTimeoutError,
@@ -17,18 +14,24 @@ from azure.servicebus.exceptions import (
     ServiceBusServerBusyError,
 )
 
-from tests.unit.pairing.stamps import asks, stamp_of
-from twinbus.entities.partitions import PARTITION_COUNT, chosen_partition
-from twinbus.pairing.core import Pairing, PairSettings
+from tests.unit.pairing.sending_world import (
+    BUSY,
+    DOWN,
+    TIME,
+    Answer,
+    World,
+    key_on_primary,
+    message,
+    property_in_backlog,
+)
+from tests.unit.pairing.stamps import stamp_of
 from twinbus.pairing.errors import (
     BacklogMessageSizeExceededError,
     BacklogUnavailableError,
     PairFaultedError,
-    PartitionRefusedError,
     PingRefusedError,
 )
 from twinbus.pairing.events import BacklogQueueLost, State
-from twinbus.pairing.options import Policy
 from twinbus.pairing.parcels import collect
 from twinbus.pairing.rewriting import encoded_size
 from twinbus.pairing.rules import PATH, PRODUCER_KEY, SCHEDULED_TIME
@@ -41,192 +44,10 @@ from twinbus.pairing.sending import (
     send,
     shortcut,
 )
-from twinbus.pairing.steps import Flow, Pause, ScheduleOnPrimary, SendToBacklog, SendToPrimary, Step
+from twinbus.pairing.steps import Pause, ScheduleOnPrimary, SendToBacklog, SendToPrimary, Step
 from twinbus.pairing.value_types import time_of
 
 pytestmark = pytest.mark.proves("P-6", "P-12")
-
-DOWN = ServiceBusConnectionError()
-BUSY = ServiceBusServerBusyError()
-REFUSED = PartitionRefusedError("full", is_certain=True)
-TIME = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
-Answer = Exception | list[int] | int | None
-
-
-class World:
-    """A pairing, its clock, and a shell that answers from a list and notes the steps."""
-
-    def __init__(
-        self, interval_s: float = 60.0, queues: int = 3, policy: Policy = "documented"
-    ) -> None:
-        self.now = 1000.0
-        settings = PairSettings(
-            primary="p",
-            secondary="s",
-            failover_interval_s=interval_s,
-            ping_interval_s=10.0,
-            policy=policy,
-            send_timeout_s=20.0,
-        )
-        names = [f"p/{each}" for each in range(queues)]
-        self.pairing = Pairing(settings, names, random.Random(1), self.clock)
-        self.sender = SenderState("Orders")
-        self.entity = self.pairing.entity("Orders")
-        self.steps: list[Step] = []
-        self.took_s: list[float] = []  # of each step, otherwise none
-
-    def clock(self) -> float:
-        return self.now
-
-    def run(self, flow: Flow[Any], *answers: Answer | Callable[[], Answer]) -> Any:
-        """Until the flow ends; steps without an answer succeed.  Returns what it returned."""
-        self.steps = []
-        left, took_s = list(answers), list(self.took_s)
-        try:
-            step = next(flow)
-            while True:
-                self.steps.append(step)
-                if isinstance(step, Pause):
-                    self.now += step.seconds
-                    step = flow.send(None)
-                    continue
-                self.now += took_s.pop(0) if took_s else 0.0
-                answer = left.pop(0) if left else None
-                if callable(answer):
-                    answer = answer()
-                if isinstance(answer, Exception):
-                    step = flow.throw(answer)
-                else:
-                    step = flow.send(answer)
-        except StopIteration as end:
-            assert not left, "more answers than steps"
-            return end.value
-
-    def send(
-        self, message: Any, *answers: Answer | Callable[[], Answer], timeout_s: float | None = None
-    ) -> None:
-        parcel = collect(message, batch_bytes(self.pairing, self.sender))
-        self.run(send(self.pairing, self.sender, parcel, timeout_s), *answers)
-
-    def fail_over(self) -> None:
-        self.pairing.force_failover("Orders")
-        self.pairing.take_events()
-
-    def to_backlog(self) -> list[SendToBacklog]:
-        return [step for step in self.steps if isinstance(step, SendToBacklog)]
-
-    def kinds(self) -> list[str]:
-        return [type(step).__name__ for step in self.steps]
-
-
-def message(body: bytes = b"body") -> ServiceBusMessage:
-    return ServiceBusMessage(body)
-
-
-def key_on_primary(step: Step) -> Any:
-    assert isinstance(step, SendToPrimary | ScheduleOnPrimary)
-    outgoing = step.outgoing[0] if isinstance(step.outgoing, list) else step.outgoing
-    return stamp_of(outgoing)
-
-
-def property_in_backlog(message: AmqpAnnotatedMessage, name: str) -> Any:
-    assert message.application_properties is not None
-    return message.application_properties[name]
-
-
-# --- partitions of the primary's entity ----------------------------------------------------------
-
-
-def home_on_primary(step: Step) -> int:
-    return chosen_partition(key_on_primary(step).rpartition("/")[0])
-
-
-@pytest.mark.proves("P-20")
-def test_a_partition_that_refuses_is_left_for_another() -> None:
-    world = World(interval_s=0.0)
-    world.send(message(), REFUSED, REFUSED)
-    assert world.kinds() == ["SendToPrimary"] * 3
-    homes = [home_on_primary(step) for step in world.steps]
-    assert len(set(homes)) == 3
-    assert world.entity.state is State.HEALTHY, "nobody fails over for a partition"
-    for _ in range(2 * PARTITION_COUNT):
-        world.send(message())
-        assert home_on_primary(world.steps[0]) not in homes[:2]
-
-
-@pytest.mark.proves("P-20")
-def test_when_all_partitions_refuse_the_last_one_is_told_to_take_it() -> None:
-    world = World(interval_s=0.0)
-    sent = message()
-    world.send(sent, *[REFUSED] * PARTITION_COUNT)
-    assert len(world.steps) == PARTITION_COUNT + 1
-    outgoing = [cast(SendToPrimary, step).outgoing for step in world.steps]
-    assert [asks(each) for each in outgoing] == [True] * PARTITION_COUNT + [False]
-
-
-@pytest.mark.proves("P-20")
-def test_what_may_have_arrived_keeps_its_partition() -> None:
-    """The SDK has tried it before, within the same call."""
-    world = World(interval_s=0.0)
-    world.send(message(), PartitionRefusedError("full", is_certain=False))
-    first, second = world.steps
-    assert key_on_primary(first) == key_on_primary(second)
-    assert [asks(cast(SendToPrimary, step).outgoing) for step in world.steps] == [True, False]
-
-
-@pytest.mark.proves("P-20")
-def test_a_message_that_is_sent_again_does_not_ask() -> None:
-    world = World()
-    sent = message()
-    with pytest.raises(ServiceBusConnectionError):
-        world.send(sent, DOWN)
-    key = key_on_primary(world.steps[0])
-    world.send(sent)
-    assert key_on_primary(world.steps[0]) == key
-    assert not asks(cast(SendToPrimary, world.steps[0]).outgoing)
-
-
-@pytest.mark.proves("P-20")
-def test_after_a_shortcut_that_was_refused_the_flow_chooses_again() -> None:
-    world = World()
-    sent = message()
-    way = shortcut(world.pairing, world.entity, sent)
-    assert way is not None and asks(cast(ServiceBusMessage, way.outgoing))
-    assert not way.failed(REFUSED), "the flow need not hear of it"
-    world.send(sent)
-    (step,) = world.steps
-    before = stamp_of(cast(ServiceBusMessage, way.outgoing))
-    assert before is not None
-    assert home_on_primary(step) != chosen_partition(before.rpartition("/")[0])
-
-
-@pytest.mark.proves("P-20")
-def test_after_a_shortcut_that_may_have_arrived_the_flow_insists() -> None:
-    world = World()
-    sent = message()
-    way = shortcut(world.pairing, world.entity, sent)
-    assert way is not None
-    assert not way.failed(PartitionRefusedError("full", is_certain=False))
-    world.send(sent)
-    (step,) = world.steps
-    assert key_on_primary(step) == stamp_of(cast(ServiceBusMessage, way.outgoing))
-    assert not asks(cast(SendToPrimary, step).outgoing)
-
-
-@pytest.mark.proves("P-20", "P-7")
-def test_a_refusal_that_leaves_no_choice_counts() -> None:
-    """With a key, or where a copy may be there: its partition's trouble is the message's own."""
-    world = World(interval_s=0.0)
-    world.send(ServiceBusMessage(b"", partition_key="k"), REFUSED)
-    assert world.kinds() == ["SendToPrimary", "SendToBacklog"]
-
-
-def test_a_call_whose_time_is_over_chooses_no_more() -> None:
-    world = World()
-    world.took_s = [5.0]
-    with pytest.raises(PartitionRefusedError):
-        world.send(message(), REFUSED, timeout_s=5.0)
-
 
 # --- how large a batch may be -----------------------------------------------------------------
 
