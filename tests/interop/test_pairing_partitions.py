@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.exceptions import ServiceBusQuotaExceededError
+from azure.servicebus.exceptions import ServiceBusError, ServiceBusQuotaExceededError
 
 from tests.interop.outage import KEYS
 from tests.interop.pairs import Pair, Servers, open_pair, run_servers, take, texts, until
@@ -200,3 +200,34 @@ async def test_a_syphon_goes_on_past_a_partition_that_is_down(
 
 def moved(pair: Pair) -> int:
     return sum(event.moved for event in pair.seen(SyphonProgress))
+
+
+# --- a part of the server dies --------------------------------------------------------------------
+
+
+@pytest.mark.proves("P-20", "E-15")
+@pytest.mark.feature("pairing.syphon")
+async def test_a_broker_that_dies_costs_nothing(servers: Servers, flavour: str, queue: str) -> None:
+    """What was under way keeps its partition; what comes after evades those of the broker."""
+    count = 4 * COUNT
+    async with open_impatient(servers, flavour, enable_syphon=True) as pair:
+        sender = pair.sender(queue)
+        for number in range(count):
+            if number in (COUNT, 2 * COUNT):
+                servers.faults.add({"kind": "kill-broker", "broker": number // COUNT - 1})
+            await send_until_taken(sender, ServiceBusMessage(str(number)))
+        found, spread = await arrived(servers, queue, count)
+    assert found == [str(number) for number in range(count)]
+    assert set(spread) == set(range(PARTITION_COUNT))
+
+
+async def send_until_taken(sender: Any, message: ServiceBusMessage) -> None:
+    """As an application does: the same object again."""
+    for _ in range(20):
+        try:
+            await sender.send_messages(message)
+        except ServiceBusError:
+            await asyncio.sleep(0.5)
+        else:
+            return
+    pytest.fail("nobody takes it")

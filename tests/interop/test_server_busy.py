@@ -79,6 +79,11 @@ async def send_list(sender: Any) -> None:
     await sender.send_messages([ServiceBusMessage(text, partition_key="k") for text in "ab"])
 
 
+async def send_free(sender: Any) -> None:
+    """Any partition will do, but all of them are busy."""
+    await sender.send_messages([ServiceBusMessage(text) for text in "ab"])
+
+
 async def schedule(sender: Any) -> None:
     later = dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
     await sender.schedule_messages(ServiceBusMessage("later"), later)
@@ -112,6 +117,7 @@ async def test_a_pair_keeps_quiet(servers: Servers) -> None:
             wait(flavour, "list", send_list),
             wait(flavour, "schedule", schedule),
             wait(flavour, "partitioned", send_list, enable_partitioning=True),
+            wait(flavour, "spread", send_free, enable_partitioning=True),
         ]
     await together(waiting)
 
