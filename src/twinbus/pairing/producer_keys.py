@@ -150,14 +150,16 @@ class ProducerKeys:
         self._kept_max = max(KEPT_MIN, 2 * len(self._kept))
 
 
-def block_of(key: str | None) -> tuple[str, int]:
+def block_of(key: str | None, is_by_partition: bool = True) -> tuple[str, int]:
     """Messages without a session id or partition key may be sent together within one of these: all
     for one partition, or, of an earlier version, all of one producer and one run of numbers.
+
+    A server parts those for several partitions, but can only refuse all of them.
     """
     producer, _, number = (key or "").rpartition("/")
     partition = chosen_partition(producer)
     if partition != NO_PARTITION:
-        return "", partition
+        return "", partition if is_by_partition else NO_PARTITION
     return producer, int(number) // NUMBERED_RUN if number.isdecimal() else 0
 
 

@@ -356,8 +356,10 @@ class Syphon:
                 if ours:
                     parts.appendleft(ours)
             except PartitionRefusedError as error:
-                if place == path and len(part) > 1:  # of several partitions: which one is it?
-                    parts.extendleft(reversed(self._split(path, part, error)))
+                self._by_key.add(path)  # from now on those of one partition go by themselves
+                smaller = list(self._parts(path, part))
+                if len(smaller) > 1:
+                    parts.extendleft(reversed(smaller))
                 else:
                     self._rest(path, error, place)
                     self._hold(cycle, part)
@@ -398,16 +400,17 @@ class Syphon:
     def _parts(self, path: str, taken: list[_Taken]) -> Iterator[list[_Taken]]:
         """What may be sent together: copies of it must end up in the same partition again.
 
-        Messages without a key go where the number of the first one leads, so they are sent with
-        those of their producer and block.  Messages with keys may be mixed until the destination
-        says otherwise.
+        Messages may be mixed until the destination says otherwise.  But with keys of an earlier
+        version those without another key go where the number of the first one leads, so they are
+        sent with those of their producer and block.
         """
         parts: dict[object, list[_Taken]] = {}
         for each in taken:
+            is_by_key = path in self._by_key
             if each.key is not None:
-                together: object = (each.key,) if path in self._by_key else ()
+                together: object = (each.key,) if is_by_key else ()
             else:
-                together = block_of(each.restored.key)
+                together = block_of(each.restored.key, is_by_key)
             parts.setdefault(together, []).append(each)
         return iter(parts.values())
 

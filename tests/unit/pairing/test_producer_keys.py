@@ -160,6 +160,7 @@ def test_keyed_messages_have_no_choice() -> None:
 
 def test_what_a_syphon_may_send_together() -> None:
     assert block_of("a@3/1") == block_of("b@3/5000") != block_of("a@4/1")
+    assert block_of("a@3/1", False) == block_of("b@4/5000", False) != block_of("a/1", False)
     assert block_of("a/1") == block_of("a/4095") != block_of("a/4096")
     assert block_of("a/1") != block_of("b/1")
     assert block_of(None) == block_of(None)
