@@ -68,6 +68,8 @@ def test_a_whole_drill(tmp_path: Path) -> None:
     assert (told["lost"], told["duplicated"], told["out_of_order"]) == (0, 0, 0)
     assert (told["left_in_backlog"], told["dead_lettered"]) == (0, 0)
     assert told["by"].startswith("Spark 4.")
+    assert all(told["partitions"]["counts"]), "also of the one that was down for a while"
+    assert "partition 5 of orders is back" in ended.stderr
     assert set(told["entities"]) == {place for entity in ENTITIES for place in entity.places}
     assert told["bill"]["units"] >= 2 * told["arrived"] > 2 * told["bill"]["pairing_units"] > 0
     assert "Act 5. The bill" in ended.stderr

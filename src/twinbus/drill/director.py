@@ -5,7 +5,7 @@ timeline and the screen.  Whatever happens, `Drill` ends every process that it h
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,22 +14,27 @@ from typing import Final, Protocol, Self
 from twinbus.clock import monotonic_s
 from twinbus.drill.application import Application
 from twinbus.drill.clerks import ARRIVED, SENT, Clerk, PlainClerk, SparkClerk
-from twinbus.drill.events import GOOD, PLAIN, Told, words_of
+from twinbus.drill.events import BAD, GOOD, PLAIN, Told, words_of
 from twinbus.drill.judging import Verdict
 from twinbus.drill.ledger import Ledger
+from twinbus.drill.lost_partition import LostPartition
 from twinbus.drill.plan import (
     ENTITIES,
     FAILOVER_INTERVAL_S,
     FAULTS,
     MENDED,
+    STILL_S,
+    STILL_S_MAX,
+    WELL_WHOLE,
     Act,
     Fault,
     Scene,
     scenes,
 )
+from twinbus.drill.spread import Spread
 from twinbus.drill.stage import DrillFailed, Stage
 from twinbus.drill.timeline import Sample, Timeline
-from twinbus.drill.waiting import Waiting
+from twinbus.drill.waiting import Standstill, Waiting
 from twinbus.launch import ServerProcess
 from twinbus.pairing.events import EntityFailedOver, EntityStatus, Event
 
@@ -105,6 +110,7 @@ class Drill:
         self._screen = screen
         self._folder = folder
         self._stage = Stage(folder)
+        self._partition = LostPartition()
         self._clerk: Clerk = SparkClerk(folder) if settings.with_spark else PlainClerk(folder)
         self._application: Application | None = None
         self._act = Act.STAGE
@@ -153,6 +159,7 @@ class Drill:
         texts = (self._stage.primary.connection_string, self._stage.secondary.connection_string)
         self._application = Application(*texts, self.ledger, self.settings.rate)
         self._opened.callback(self._application.close)
+        self._stage.shorten_backlog_locks()
         self._application.on_event(self._take)
         self._tell(
             f"paired; a drill is short, so failover after {FAILOVER_INTERVAL_S:.0f} s instead of 60"
@@ -162,7 +169,10 @@ class Drill:
 
     def _all_is_well(self, scene: Scene) -> None:
         self._begin(scene.act, f"{self.settings.rate:g} messages a second, and they arrive")
-        self._pause(scene.duration_s)
+        self._pause(scene.duration_s * WELL_WHOLE)
+        self._partition.take(self._stage.primary.connection_string)
+        self._tell(f"{self._partition.name} is down; messages without a key evade it", BAD)
+        self._pause(scene.duration_s * (1 - WELL_WHOLE))
 
     def _fails(self, scene: Scene) -> None:
         self._begin(scene.act, FAULTS[scene.fault])
@@ -175,16 +185,35 @@ class Drill:
         self._begin(scene.act, MENDED[scene.fault])
         began_s = monotonic_s()
         self._stage.mend(scene.fault, self._waiting)
-        self._tell(f"the primary is up, after {monotonic_s() - began_s:.1f} s", GOOD)
+        text = self._stage.primary.connection_string
+        self._partition.take(text)
+        up_s = monotonic_s() - began_s
+        self._tell(f"the primary is up, after {up_s:.1f} s, but for {self._partition.name}", GOOD)
         application = self._playing()
         if not self._waiting.until(lambda: application.is_home, HOME_S_MAX):
             raise DrillFailed("the pair did not go back to the primary, which is up")
         self._tell("every entity sends to the primary again; now the backlog comes home", GOOD)
         drain_s = monotonic_s()
-        self._clerk.drain(self._stage, self._waiting)
+        with self._partition.back_when(self._stands_still(), text, self._tell_of_partition):
+            self._clerk.drain(self._stage, self._waiting)
         self._drain_s += monotonic_s() - drain_s
         self._tell(f"the backlog is empty, after {monotonic_s() - drain_s:.1f} s", GOOD)
         self._pause(scene.duration_s - (monotonic_s() - began_s))
+
+    def _stands_still(self) -> Callable[[], bool]:
+        """Whether the backlog has come home, but for what belongs to the partition."""
+        backlog = Standstill(STILL_S, STILL_S_MAX)
+
+        def look() -> bool:
+            counts = self._stage.backlog()
+            return counts is not None and backlog.look(counts[0], monotonic_s())
+
+        return look
+
+    def _tell_of_partition(self) -> None:
+        counts = self._stage.backlog()
+        waited = "" if counts is None else f"; the backlog has waited for it with {counts[0]:,}"
+        self._tell(f"{self._partition.name} is back{waited}", GOOD)
 
     def _let_everything_arrive(self) -> None:
         application = self._playing()
@@ -225,7 +254,13 @@ class Drill:
             by=self._clerk.by,
             bill=bill,
             latency_ms=latency,
+            spread=self._spread(),
         )
+
+    def _spread(self) -> Spread:
+        lost = self._partition
+        numbers = self.ledger.sequence_numbers(lost.entity)
+        return Spread.of(lost.entity, numbers, lost.number, lost.down_s)
 
     def _pause(self, seconds: float) -> None:
         """Wait, unless whoever is to judge later has failed already."""

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from twinbus.drill.ledger import Arrived, Ledger, Sent
+from twinbus.drill.spread import Spread
 
 KINDS: Final = ("lost", "duplicated", "unexpected", "altered", "out_of_order")
 
@@ -112,6 +113,7 @@ class Verdict:
     by: str  # who drained, reconciled and priced
     bill: Bill | None = None
     latency_ms: Mapping[str, float] = field(default_factory=dict)
+    spread: Spread | None = None
 
     @property
     def total(self) -> Counts:
@@ -171,6 +173,7 @@ class Verdict:
             "by": self.by,
             "latency_ms": dict(self.latency_ms),
             "entities": {place: asdict(each) for place, each in self.places.items()},
+            "partitions": None if self.spread is None else {**asdict(self.spread)},
             "bill": None if self.bill is None else {**asdict(self.bill)},
         }
 
@@ -198,6 +201,8 @@ def verdict_lines(verdict: Verdict) -> list[tuple[str, str]]:
             f"{verdict.through_backlog:,}, left there {verdict.left_in_backlog:,}",
         ),
     ]
+    if verdict.spread is not None:
+        lines.append((f"{verdict.spread.entity}, partitions", verdict.spread.words))
     if verdict.failover_s is not None:
         lines.append(("failed over after", f"{verdict.failover_s:.1f} s"))
     lines.append(("drained in", f"{verdict.drain_s:.1f} s, by {verdict.by}"))

@@ -115,6 +115,11 @@ class Ledger:
         """Whether as many have arrived as there have to be; who exactly is the judge's business."""
         return self.arrived_count() >= self.expected
 
+    def sequence_numbers(self, place: str) -> list[int]:
+        """Of what has arrived there."""
+        with self._lock:
+            return [each.sequence_number for each in self.arrived if each.place == place]
+
     def expectations(self) -> Iterator[tuple[str, Sent]]:
         """Each place where a message has to arrive."""
         for sent in self.sent:

@@ -19,9 +19,16 @@ PING_INTERVAL_S: Final = 1.0
 SEND_TIMEOUT_S: Final = 4.0
 BACKLOG_QUEUES: Final = 4
 
+# Of the partitioned queue, besides the outage: messages without a key evade it, and what belongs
+# there waits in the backlog while the syphon brings home everything else.
+DOWN_PARTITION: Final = 5
+STILL_S: Final = 2.0  # so long a backlog stands still that has nothing but what belongs there
+STILL_S_MAX: Final = 30.0  # and so long one that has had nothing else from the beginning
+
 # Shares of the time in which the application sends.
 _WELL: Final = 0.25
 _FAILS: Final = 0.45
+WELL_WHOLE: Final = 0.6  # of the time in which all is well: before the partition goes down
 
 
 class Act(Enum):

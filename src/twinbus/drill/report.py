@@ -10,6 +10,7 @@ from typing import Final
 from twinbus.drill.events import Told
 from twinbus.drill.judging import Bill, Counts, Verdict, bill_lines
 from twinbus.drill.plan import ENTITIES, FAILOVER_INTERVAL_S, PING_INTERVAL_S, Act
+from twinbus.drill.spread import Spread
 from twinbus.drill.timeline import Timeline
 from twinbus.pipeline.report.page import figure, page, paragraph, section, table
 from twinbus.pipeline.report.svg import Band, Html, Series, bands, bars, legend, lines
@@ -33,6 +34,8 @@ def report_page(
     parts = [paragraph(settings)]
     parts += _over_time(timeline)
     parts.append(_outcome(verdict))
+    if verdict.spread is not None:
+        parts.append(_spread(verdict.spread))
     if verdict.bill is not None:
         parts.append(_bill(verdict.bill))
     parts.append(_log(told))
@@ -127,6 +130,19 @@ def _outcome(verdict: Verdict) -> Html:
         times = ", ".join(f"{name} {ms / 1_000:,.2f} s" for name, ms in verdict.latency_ms.items())
         parts.append(paragraph(f"From the send to the arrival: {times}.", is_dim=True))
     return section("What was accepted against what arrived", *parts)
+
+
+def _spread(spread: Spread) -> Html:
+    rows = [
+        (f"partition {each}" + (", down for a while" if each == spread.down else ""), float(count))
+        for each, count in enumerate(spread.counts)
+    ]
+    title = f"Messages without a key spread over the partitions of {spread.entity}"
+    said = (
+        f"{spread.words}. Senders evade a partition that is down. What they chose it for while the "
+        "primary was away waits in the backlog until it is back."
+    )
+    return section(title, figure(bars(rows, title), said))
 
 
 def _bill(bill: Bill) -> Html:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from twinbus.client.admin import SUBSCRIPTION, TOPIC
+from twinbus.client.admin import QUEUE, SUBSCRIPTION, TOPIC
 from twinbus.client.faults import FaultClient
 from twinbus.client.http import REFUSED, HttpClient, Unreachable
 from twinbus.clock import monotonic_s
@@ -26,6 +26,7 @@ SESSION_LOCK_DURATION: Final = "PT10S"
 # A drill writes little, and the files of the log are made in advance.
 _SMALL_LOG: Final = ("--segment-size", "16")
 STATES: Final[dict[Fault, str]] = {"kill": "down", "hang": "hangs", "cut": "cut off"}
+CUT: Final = "cut-namespace"
 _RESTART_S_MAX: Final = 20.0
 _BACKLOG: Final = re.compile(
     rb'^servicebus_(active|deadlettered)_messages\{[^}]*entity="([^"]*)"\} (\d+)', re.MULTILINE
@@ -72,6 +73,11 @@ class Stage:
         for name in SUBSCRIPTIONS:
             admin.create(SUBSCRIPTION, (NEWS.name, name), lock)
 
+    def shorten_backlog_locks(self) -> None:
+        """A syphon leaves what it has to keep locked, which is for a minute by default."""
+        for name in self.backlog_queues():
+            self.secondary.admin.update(QUEUE, (name,), {"LockDuration": LOCK_DURATION})
+
     # --- the outage -------------------------------------------------------------------------------
 
     def fail(self, fault: Fault) -> None:
@@ -81,7 +87,7 @@ class Stage:
         elif fault == "hang":
             self.primary.signal(signal.SIGSTOP)
         else:
-            FaultClient(self.primary.connection_string).add({"kind": "cut-namespace"})
+            FaultClient(self.primary.connection_string).add({"kind": CUT})
 
     def mend(self, fault: Fault, waiting: Waiting) -> None:
         if fault == "kill":
@@ -89,7 +95,10 @@ class Stage:
         elif fault == "hang":
             self.primary.signal(signal.SIGCONT)
         else:
-            FaultClient(self.primary.connection_string).clear_all()
+            faults = FaultClient(self.primary.connection_string)
+            for each in faults.list():
+                if each["kind"] == CUT:
+                    faults.clear(str(each["id"]))
         self.primary_state = "up"
 
     def _restart(self, waiting: Waiting) -> None:

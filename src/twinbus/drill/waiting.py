@@ -41,6 +41,24 @@ class Waiting:
         return True
 
 
+class Standstill:
+    """Tells when a count that has become smaller no longer does; or never does."""
+
+    def __init__(self, still_s: float, still_s_max: float) -> None:
+        self._still_s = still_s
+        self._still_s_max = still_s_max
+        self._first: int | None = None
+        self._last = 0
+        self._since_s = 0.0
+
+    def look(self, count: int, now_s: float) -> bool:
+        if self._first is None or count != self._last:
+            self._last, self._since_s = count, now_s
+        self._first = count if self._first is None else self._first
+        is_less = count < self._first
+        return now_s - self._since_s >= (self._still_s if is_less else self._still_s_max)
+
+
 @contextmanager
 def interruptible() -> Iterator[Waiting]:
     """While this lasts, signals ask for the end; the second one gets it at once."""

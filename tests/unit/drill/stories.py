@@ -4,7 +4,8 @@ from twinbus.drill.director import EntityRow, Snapshot
 from twinbus.drill.events import BAD, GOOD, Told
 from twinbus.drill.judging import Bill, Verdict, reconcile
 from twinbus.drill.ledger import Arrived, Ledger, Sent
-from twinbus.drill.plan import CARTS, ENTITIES, NEWS, ORDERS, PAYMENTS, Act
+from twinbus.drill.plan import CARTS, DOWN_PARTITION, ENTITIES, NEWS, ORDERS, PAYMENTS, Act
+from twinbus.drill.spread import COUNTER_BITS, PARTITION_COUNT, Spread
 from twinbus.drill.timeline import Sample, Timeline
 
 COUNT = 12  # messages of each entity
@@ -58,8 +59,20 @@ def verdict_of(ledger: Ledger, **told: int) -> Verdict:
         by="Spark 4.3.0",
         bill=BILL,
         latency_ms={"p50": 12.0, "p99": 20_000.0},
+        spread=spread(),
         **found,
     )
+
+
+def spread() -> Spread:
+    """A hundred messages in each partition and one more in the last; 60 in the one that failed."""
+    numbers = [
+        each << COUNTER_BITS | number
+        for each in range(PARTITION_COUNT)
+        for number in range(60 if each == DOWN_PARTITION else 100)
+    ]
+    numbers.append(PARTITION_COUNT - 1 << COUNTER_BITS | 100)
+    return Spread.of(ORDERS.name, numbers, DOWN_PARTITION, 17.3)
 
 
 def timeline() -> Timeline:

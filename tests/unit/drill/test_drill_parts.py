@@ -10,7 +10,7 @@ import pytest
 from twinbus.cli.main import main
 from twinbus.drill.pricing import bill_of_lines, read_meter, shipped_prices
 from twinbus.drill.stage import backlog_counts
-from twinbus.drill.waiting import Waiting
+from twinbus.drill.waiting import Standstill, Waiting
 from twinbus.metered import Metered, encode_line
 
 METRICS = b"""# HELP servicebus_active_messages Active messages.
@@ -38,6 +38,17 @@ def test_waiting() -> None:
     with pytest.raises(KeyboardInterrupt):
         waiting.pause(60.0)
     assert waiting.until(lambda: True, 60.0), "what is there already is not waited for"
+
+
+def test_a_count_stands_still_when_it_has_become_smaller() -> None:
+    looks = [(9, 0.0), (9, 5.0), (7, 6.0), (4, 7.0), (4, 8.0), (4, 9.0)]
+    still = Standstill(2.0, 20.0)
+    assert [still.look(*each) for each in looks] == [False] * 5 + [True]
+
+
+def test_a_count_that_never_becomes_smaller_stands_still_in_the_end() -> None:
+    still = Standstill(2.0, 20.0)
+    assert [still.look(9, now_s) for now_s in (0.0, 5.0, 20.0)] == [False, False, True]
 
 
 def test_the_bill_of_what_was_metered(tmp_path: Path) -> None:

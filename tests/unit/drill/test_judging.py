@@ -11,6 +11,8 @@ from twinbus.cli.drill import answer
 from twinbus.drill.clerks import read_reconciliation
 from twinbus.drill.judging import KINDS, Counts, reconcile, verdict_lines
 from twinbus.drill.ledger import Ledger
+from twinbus.drill.plan import DOWN_PARTITION
+from twinbus.drill.spread import COUNTER_BITS, Spread
 
 pytestmark = pytest.mark.feature("drill.verdict")
 
@@ -57,6 +59,7 @@ def test_all_is_well(capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(capsys.readouterr().out)
     assert (told["verdict"], told["sent"], told["expected"]) == ("yes", 4 * COUNT, 5 * COUNT)
     assert told["bill"]["units"] == 110
+    assert told["partitions"]["counts"] == [100] * 5 + [60] + [100] * 9 + [101]
     assert told["report"] is None
 
 
@@ -87,6 +90,11 @@ def test_nothing_sent_is_no_proof() -> None:
     assert verdict_of(Ledger()).reasons() == ["nothing was sent"]
 
 
+def test_partitions_that_got_nothing_are_not_used() -> None:
+    words = Spread.of("orders", [7 << COUNTER_BITS], DOWN_PARTITION, 0.0).words
+    assert words.startswith("1 of 16 used, 0 to 1 messages each; 0 in partition 5")
+
+
 def test_order_is_that_of_a_leg() -> None:
     """What waited in the backlog may arrive after what was sent later, straight."""
     ledger = Ledger()
@@ -110,6 +118,9 @@ def test_what_a_person_reads(capsys: pytest.CaptureFixture[str]) -> None:
     lines = dict(verdict_lines(verdict))
     assert lines["lost"] == "0"
     assert lines["failed over after"] == "3.3 s"
+    assert lines["orders, partitions"] == (
+        "16 of 16 used, 100 to 101 messages each; 60 in partition 5, down for 17 s"
+    )
     assert lines["operations"] == "110 billed, of which pairing 22 (20%)"
     assert answer(verdict, None, is_json=False) == 0
     assert "✔ All 48 messages arrived, once and in order; 5 of" in capsys.readouterr().out

@@ -23,7 +23,9 @@ def test_what_is_in_it() -> None:
     text = page_of(perfect(), timeline())
     assert '<h1 class="good">All 48 messages arrived' in text
     assert text.count(">3 the data centre fails</text>") == 3, "in each of the charts over time"
-    assert text.count("<figure>") == 4
+    assert text.count("<figure>") == 5
+    assert "partition 5, down for a while" in text
+    assert "16 of 16 used, 100 to 101 messages each" in text
     assert 'class="bad"' in text, "the time in which an entity had failed over"
     assert "failover after 3 s" in text
     assert "p50 0.01 s, p99 20.00 s" in text
@@ -56,4 +58,4 @@ def test_nothing_comes_from_elsewhere() -> None:
 
 def test_a_drill_that_was_too_short_for_a_chart() -> None:
     text = page_of(perfect(), Timeline())
-    assert text.count("<figure>") == 1, "the bill"
+    assert text.count("<figure>") == 2, "the partitions and the bill"
