@@ -3,9 +3,9 @@
     Schedule   strikes and when; the same for the same seed
     Nemesis    carries them out; when it is done, everything is up again
 
-Of the primary only one thing goes wrong at a time; entities, backlog queues and syphons fail beside
-it as they like.  A backlog queue is deleted only when nothing is in it and nothing can get in: what
-an owner throws away is lost, and nobody promises otherwise.
+Of the primary only one thing goes wrong at a time; entities, partitions, backlog queues and syphons
+fail beside it as they like.  A backlog queue is deleted only when nothing is in it and nothing can
+get in: what an owner throws away is lost, and nobody promises otherwise.
 """
 
 import asyncio
@@ -18,7 +18,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from tests.crash.pairing_bus import ENTITIES, NOWHERE, Bus, SyphonProcess, backlog_queue, until
+from tests.crash.pairing_bus import (
+    ENTITIES,
+    NOWHERE,
+    PARTS,
+    Bus,
+    SyphonProcess,
+    backlog_queue,
+    until,
+)
 from twinbus.client.faults import FaultClient
 from twinbus.client.http import Unreachable
 from twinbus.errors import ServiceError
@@ -35,10 +43,12 @@ REFUSE: Final = "refuse sends to"
 REFUSE_BACKLOG: Final = "refuse the backlog queue"
 DELETE_BACKLOG: Final = "delete the backlog queue"
 KILL_SYPHON: Final = "kill syphon"
+TAKE_PARTITION: Final = "take away partition"
 OF_THE_PRIMARY: Final = (KILL, STOP, CUT, STALL, MUTE, RESET)
 _WEIGHTS: Final = {KILL: 2, STOP: 2, CUT: 2, STALL: 1, MUTE: 3, RESET: 2, REFUSE: 4, KILL_SYPHON: 3}
 EMPTY_S_MAX: Final = 8.0  # so long a backlog queue may take to be empty before it is let alone
 MOMENT_S: Final = 0.3
+PARTITION_S: Final = (4.0, 7.0)  # as long as several other strikes
 BREATH_S: Final = 1.0  # of the primary between two outages: pings get through, senders come back
 
 
@@ -47,7 +57,7 @@ class Strike:
     """One thing that is done."""
 
     kind: str
-    target: int  # entity, backlog queue or syphon
+    target: int  # entity, partition, backlog queue or syphon
     after_s: float  # since the one before began
     lasts_s: float
 
@@ -83,6 +93,7 @@ class Schedule:
             )
             for kind in kinds
         ]
+        strikes.insert(_place_of_kill(strikes), _of_partition(seed))
         intervals_s = chance.choice(((0.0, 0.7), (0.7, 0.0)))
         return cls(seed, chance.choice((1, 2)), intervals_s, tuple(strikes))
 
@@ -90,6 +101,17 @@ class Schedule:
         done = "; ".join(map(str, self.strikes))
         settings = f"{self.syphons} syphons, failover after {self.failover_intervals_s} s"
         return f"seed {self.seed}: {settings}: {done}"
+
+
+def _of_partition(seed: int) -> Strike:
+    """Drawn apart, and with no time before the next: the others stay as they would be."""
+    chance = random.Random(f"{seed} partition")
+    return Strike(TAKE_PARTITION, chance.randrange(16), 0.0, chance.uniform(*PARTITION_S))
+
+
+def _place_of_kill(strikes: Sequence[Strike]) -> int:
+    """Just before the primary dies: it is down before the outage, and when the primary is back."""
+    return next(place for place, strike in enumerate(strikes) if strike.kind == KILL)
 
 
 class Nemesis:
@@ -101,6 +123,7 @@ class Nemesis:
         self._primary = asyncio.Lock()
         # A queue that vanishes while a syphon is set up is an error, and told as one.
         self._secondary = asyncio.Lock()
+        self._taken: int | None = None  # a partition
         self._of_syphons = [asyncio.Lock() for _ in syphons]
         self.struck: list[str] = []
 
@@ -118,6 +141,8 @@ class Nemesis:
                 await asyncio.sleep(BREATH_S)
         elif strike.kind == KILL_SYPHON:
             await self._kill_syphon(strike)
+        elif strike.kind == TAKE_PARTITION:
+            await self._take_partition(strike)
         elif strike.kind == REFUSE:
             fault = {"kind": "refuse-sends", "entity": ENTITIES[strike.target % len(ENTITIES)]}
             await self._fault(self._bus.primary_faults, {**fault, "duration_s": strike.lasts_s})
@@ -137,6 +162,7 @@ class Nemesis:
             await asyncio.to_thread(bus.primary.kill)
             await asyncio.sleep(strike.lasts_s)
             await asyncio.to_thread(bus.primary.restart)
+            await self._keep_partition_down()  # a new process has no faults
         elif strike.kind == STOP:
             os.kill(bus.primary.pid, signal.SIGSTOP)
             await asyncio.sleep(strike.lasts_s)
@@ -156,6 +182,25 @@ class Nemesis:
             for _ in range(1 + int(4 * strike.lasts_s)):
                 network.cut()
                 await asyncio.sleep(MOMENT_S)
+
+    async def _take_partition(self, strike: Strike) -> None:
+        """Of the partitioned queue, in which half of the messages have no key."""
+        async with self._primary:
+            log.info("%s", strike)
+            self._taken = strike.target
+            await self._keep_partition_down()
+        await asyncio.sleep(strike.lasts_s)
+        self._taken = None
+        async with self._primary:
+            faults = self._bus.primary_faults
+            for fault in await asyncio.to_thread(faults.list):
+                if fault["kind"] == "partition-down":
+                    await asyncio.to_thread(faults.clear, fault["id"])
+
+    async def _keep_partition_down(self) -> None:
+        if self._taken is not None:
+            fault = {"kind": "partition-down", "entity": PARTS, "partition": [self._taken]}
+            await asyncio.to_thread(self._bus.primary_faults.add, fault)
 
     async def _kill_syphon(self, strike: Strike) -> None:
         number = strike.target % len(self._syphons)

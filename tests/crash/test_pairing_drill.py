@@ -1,8 +1,9 @@
 """The drill of paired namespaces: everything fails in turn, and every accepted message arrives.
 
 Two real servers, applications of both flavours that send through a pair at full speed with the
-SDK's own retries on, syphons in processes of their own; primary, entities, backlog queues and
-syphons fail at random.  Then everything is up again, and nothing may be lost, doubled or changed.
+SDK's own retries on, syphons in processes of their own; primary, entities, a partition, backlog
+queues and syphons fail at random.  Then everything is up again, and nothing may be lost, doubled or
+changed.
 """
 
 import asyncio
