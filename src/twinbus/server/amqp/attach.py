@@ -98,10 +98,6 @@ def _node(conversation: Conversation, nodes: object, address: Address) -> Reques
     assert isinstance(nodes, dict)
     key = address.path.lower() + ("/$management" if address.is_management else "")
     node = nodes.get(key)
-    if isinstance(node, ManagementNode):
-        entity = conversation.namespace.find_entity(address.name)
-        if entity.entity_id != node.managed.entity_id:
-            node = None  # the entity was deleted and made again: another one of the same name
     if node is None:
         if key == CBS:
             node = ClaimsNode(conversation)
@@ -109,6 +105,8 @@ def _node(conversation: Conversation, nodes: object, address: Address) -> Reques
             node = ManagementNode(conversation, address)
         else:
             return None
-        nodes[key] = node
     assert isinstance(node, RequestNode)
+    if isinstance(node, ManagementNode):
+        node.check_attach()
+    nodes[key] = node
     return node

@@ -2,21 +2,20 @@
 
 from twinbus.errors import InvalidOperation, SessionLockLost
 from twinbus.gateway.directory.addresses import Address
+from twinbus.gateway.directory.directory import Entity
 from twinbus.server.amqp.conversation import Conversation
 
 
 class ManagedEntity:
     """An entity or its dead-letter queue, as the client of one connection sees it."""
 
-    def __init__(self, conversation: Conversation, address: Address) -> None:
-        # A claim for the entity covers this; the Node SDK brings one for just this node.
-        self.path = f"{address.path}/$management"
-        # First the claim: a stranger must not learn which names exist.
-        if not conversation.access.allowed("Send", self.path):
-            conversation.access.require("Listen", self.path)
-        self.entity = conversation.namespace.find_entity(address.name)
-        self.entity_id = self.entity.entity_id
+    def __init__(self, conversation: Conversation, address: Address, entity: Entity) -> None:
+        self.path = address.path
+        self.entity = entity
+        self.entity_id = entity.entity_id
         self.subqueue = address.subqueue
+        self.metrics = entity.metrics
+        self.meter = conversation.namespace.meter_of(entity, address.subqueue)
         self.message_ids = conversation.message_ids
         self._session_locks = conversation.session_locks
 

@@ -1,6 +1,8 @@
 """The node: reads requests into commands, whose replies are the answers.
 
 Every operation checks its own claim, so a link that was attached with one right cannot use another.
+And each looks for the entity by its name: links live longer than an entity that is deleted and
+made again.
 """
 
 from collections.abc import Callable
@@ -55,24 +57,41 @@ class ManagementNode(RequestNode):
 
     def __init__(self, conversation: Conversation, address: Address) -> None:
         super().__init__(conversation)
-        self.managed = ManagedEntity(conversation, address)
-        self._metrics = self.managed.entity.metrics
-        self._meter = conversation.namespace.meter_of(self.managed.entity, address.subqueue)
+        self._address = address
+        # A claim for the entity covers this; the Node SDK brings one for just this node.
+        self._path = f"{address.path}/$management"
+        self._managed: ManagedEntity | None = None  # as the last request found it
+
+    def check_attach(self) -> None:
+        """Refuse a link whose client may do nothing here, or that leads nowhere."""
+        access = self.conversation.access
+        # First the claim: a stranger must not learn which names exist.
+        if not access.allowed("Send", self._path):
+            access.require("Listen", self._path)
+        self._find()
+
+    def _find(self) -> ManagedEntity:
+        """What has the name now."""
+        entity = self.conversation.namespace.find_entity(self._address.name)
+        managed = self._managed
+        if managed is None or managed.entity is not entity:
+            managed = self._managed = ManagedEntity(self.conversation, self._address, entity)
+        return managed
 
     def request(self, request: DecodedMessage) -> None:
         try:
-            command = self._command(request)
+            managed, command = self._command(request)
             if self.txn_id is not None and is_enlisted(command):
                 result = enlist_request(self.conversation, self.txn_id, command)
-                self.replied(Reply(command, result, None), request)
+                self.replied(Reply(command, result, None), (managed, request))
                 return
         except ServiceError as error:
             self._refuse(request, error)
             return
-        command.context = (self, request)
+        command.context = (self, (managed, request))
         self.conversation.traffic.submit(command)
 
-    def _command(self, request: DecodedMessage) -> Command:
+    def _command(self, request: DecodedMessage) -> tuple[ManagedEntity, Command]:
         operation = request.application_properties.get("operation")
         if not isinstance(operation, str):
             raise ArgumentInvalid("The request names no operation.")
@@ -80,15 +99,17 @@ class ManagementNode(RequestNode):
         if found is None:
             raise NotSupported(f"The operation '{operation[:64]}' is not supported.")
         right, read = found
-        self.conversation.access.require(right, self.managed.path)
-        return read(self.managed, by_name(request.body, "The body of the request"))
+        self.conversation.access.require(right, self._path)
+        managed = self._find()
+        return managed, read(managed, by_name(request.body, "The body of the request"))
 
-    def replied(self, reply: Reply, request: DecodedMessage) -> None:
+    def replied(self, reply: Reply, asked: tuple[ManagedEntity, DecodedMessage]) -> None:
+        managed, request = asked
         if isinstance(reply.command, ListPartitions) and isinstance(reply.error, Unavailable):
             # Whether it is up is part of the question.
             reply = Reply(reply.command, [PartitionState(0, False, 0, 0, 0)], None)
-        self._metrics.replied(reply)
-        self._meter.replied(reply)
+        managed.metrics.replied(reply)
+        managed.meter.replied(reply)
         error = reply.error
         if error is None and isinstance(reply.command, Settle) and reply.result is not None:
             failed: list[ServiceError | None] = reply.result  # type: ignore[assignment]
@@ -102,7 +123,7 @@ class ManagementNode(RequestNode):
             if selected.count:
                 RangeAnswer(self, request, selected).go_on()
                 return
-        status, body = answer(self.managed, reply)
+        status, body = answer(managed, reply)
         self.respond(request, properties_of(status, body), body)
 
     def _refuse(self, request: DecodedMessage, error: ServiceError) -> None:
