@@ -100,3 +100,35 @@ def test_links_stay_while_the_entity_is_gone(
             assert not node.is_closed
 
     asyncio.run(asked())
+
+
+def ask_with(receiver: Any, **fields: object) -> None:
+    """From now on the SDK's requests carry these fields, too."""
+    named = {name.replace("_", "-"): value for name, value in fields.items()}
+    receiver._populate_message_properties = lambda message: message.update(named)
+
+
+@pytest.mark.feature("receive.peek")
+@PARTITIONED
+def test_peek_without_bodies(
+    admin: ServiceBusAdministrationClient, client: ServiceBusClient, partitioned: bool
+) -> None:
+    """As the Node and Java SDKs can ask for; this one can read the answer."""
+    name = f"bodiless-{partitioned}"
+    admin.create_queue(name, enable_partitioning=partitioned)
+    with client.get_queue_sender(name) as sender, client.get_queue_receiver(name) as receiver:
+        for number in range(5):
+            properties: dict[Any, Any] = {"n": number}
+            sender.send_messages(
+                ServiceBusMessage(b"x" * 100, subject="s", application_properties=properties)
+            )
+        whole = receiver.peek_messages(10, sequence_number=1)
+        ask_with(receiver, omit_message_body=True)
+        peeked = receiver.peek_messages(10, sequence_number=1)
+    assert [each.sequence_number for each in peeked] == [each.sequence_number for each in whole]
+    assert sorted(each.application_properties[b"n"] for each in peeked) == list(range(5))
+    for message in peeked:
+        raw = message.raw_amqp_message
+        assert message.subject == "s"
+        assert raw._data_body is None
+        assert raw.delivery_annotations[b"omitted-message-body-size"] > 100

@@ -32,6 +32,9 @@ BROKER_ANNOTATIONS: Final = frozenset(
     )
 )
 
+# A delivery annotation of messages that are peeked without their body: how much was left out.
+OMITTED_BODY_SIZE: Final = "omitted-message-body-size"
+
 # A delivery annotation: "<producer>/<number>".
 PRODUCER_KEY: Final = "x-opt-twinbus-producer-key"
 

@@ -137,6 +137,10 @@ const scenarios = {
       page = await receiver.peekMessages(10);
     }
     assert.deepEqual(seen, bodies);
+    const [bare] = await receiver.peekMessages(1, { fromSequenceNumber: Long.ONE, omitMessageBody: true });
+    assert.equal(bare.body, undefined);
+    assert.ok(bare.sequenceNumber.equals(Long.ONE));
+    assert.ok(bare._rawAmqpMessage.deliveryAnnotations["omitted-message-body-size"] > 0);
     assert.deepEqual(await receiveBodies(receiver, 25), bodies);
   },
 

@@ -4,9 +4,11 @@ from twinbus.amqp.types import Array, Int, Timestamp
 from twinbus.entities import commands, selections
 from twinbus.entities.rule_descriptions import RuleDescription
 from twinbus.message.lock_tokens import lock_token
-from twinbus.message.outgoing import encode_overlaid
+from twinbus.message.outgoing import encode_overlaid, encode_without_body
+from twinbus.message.plain import DecodedMessage
 from twinbus.server.amqp.management.entity import ManagedEntity
-from twinbus.server.amqp.management.fields import Body
+from twinbus.server.amqp.management.fields import Body, by_name
+from twinbus.server.amqp.management.requests import omits_body
 from twinbus.server.amqp.management.rules import answer_rules
 
 
@@ -15,13 +17,19 @@ def properties_of(status: int, body: Body) -> Body:
     return {"statusCode": Int(status), "statusDescription": "OK" if body else "No content"}
 
 
-def answer(managed: ManagedEntity, reply: commands.Reply) -> tuple[int, Body]:
+def answer(
+    managed: ManagedEntity, reply: commands.Reply, request: DecodedMessage
+) -> tuple[int, Body]:
     """The status and the body that say how a command went."""
     command, result = reply.command, reply.result
     if isinstance(command, commands.Peek | commands.ReceiveDeferred):
         delivered: list[commands.Delivered] = result  # type: ignore[assignment]
         if not delivered:
             return 204, {}
+        is_peek = isinstance(command, commands.Peek)
+        if is_peek and omits_body(by_name(request.body, "The body of the request")):
+            heads = [encode_without_body(one.message, one.body) for one in delivered]
+            return 200, {"messages": [{"message": head} for head in heads]}
         return 200, {"messages": [_message_entry(one) for one in delivered]}
     if isinstance(command, commands.RenewLocks):
         expirations: list[int] = result  # type: ignore[assignment]

@@ -45,6 +45,14 @@ def optional_text(body: Body, key: str) -> str | None:
     return str(value)
 
 
+def flag(body: Body, key: str) -> bool:
+    """False if it is not there."""
+    value = body.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise ArgumentInvalid(f"'{key}' must be a boolean.")
+    return bool(value)
+
+
 def dead_letter_text(body: Body, key: str) -> str | None:
     value = optional_text(body, key)
     return None if value is None else value[:DEAD_LETTER_TEXT_CHARS_MAX]

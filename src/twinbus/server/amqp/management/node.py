@@ -123,7 +123,7 @@ class ManagementNode(RequestNode):
             if selected.count:
                 RangeAnswer(self, request, selected).go_on()
                 return
-        status, body = answer(managed, reply)
+        status, body = answer(managed, reply, request)
         self.respond(request, properties_of(status, body), body)
 
     def _refuse(self, request: DecodedMessage, error: ServiceError) -> None:

@@ -17,6 +17,7 @@ from twinbus.server.amqp.management.entity import ManagedEntity
 from twinbus.server.amqp.management.fields import (
     Body,
     dead_letter_text,
+    flag,
     lock_tokens,
     optional_text,
     required_text,
@@ -40,7 +41,13 @@ def read_peek(managed: ManagedEntity, body: Body) -> Command:
         raise ArgumentOutOfRange("message-count must not be negative.")
     peek = commands.Peek(managed.entity_id, managed.subqueue, max(0, from_number), count)
     peek.session_id = optional_text(body, "session-id")
+    omits_body(body)  # a matter of the answer, but a wrong type is refused before
     return peek
+
+
+def omits_body(body: Body) -> bool:
+    """Whether the client of a peek does without the bodies."""
+    return flag(body, "omit-message-body")
 
 
 def read_receive_deferred(managed: ManagedEntity, body: Body) -> Command:
