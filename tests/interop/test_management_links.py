@@ -14,7 +14,7 @@ from azure.servicebus.exceptions import MessagingEntityNotFoundError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from tests.interop.administration import connect
-from tests.interop.outage import Bus, run_server
+from tests.interop.outage import RECEIVE_S, Bus, run_server
 from twinbus.amqp.types import Int
 from twinbus.client.connection import BusConnection
 from twinbus.client.requests import ManagementNode
@@ -132,3 +132,22 @@ def test_peek_without_bodies(
         assert message.subject == "s"
         assert raw._data_body is None
         assert raw.delivery_annotations[b"omitted-message-body-size"] > 100
+
+
+@pytest.mark.feature("receive.peek", "receive.deferred")
+@PARTITIONED
+def test_session_id_without_sessions_is_ignored(
+    admin: ServiceBusAdministrationClient, client: ServiceBusClient, partitioned: bool
+) -> None:
+    name = f"no-sessions-{partitioned}"
+    admin.create_queue(name, enable_partitioning=partitioned)
+    with client.get_queue_sender(name) as sender, client.get_queue_receiver(name) as receiver:
+        for _ in range(5):
+            sender.send_messages(ServiceBusMessage(b"x"))
+        [message] = receiver.receive_messages(1, max_wait_time=RECEIVE_S)
+        receiver.defer_message(message)
+        ask_with(receiver, session_id="s")
+        assert len(receiver.peek_messages(10, sequence_number=1)) == 5
+        [deferred] = receiver.receive_deferred_messages(message.sequence_number)
+        receiver.complete_message(deferred)  # over $management, as the SDK does with such
+        assert len(receiver.peek_messages(10, sequence_number=1)) == 4

@@ -29,9 +29,13 @@ class ManagedEntity:
             )
         return lock.grant
 
+    @property
+    def has_sessions(self) -> bool:
+        return not self.subqueue and self.entity.description.requires_session
+
     def require_sessions(self) -> None:
         """Refuse what only a session entity can do."""
-        if self.subqueue or not self.entity.description.requires_session:
+        if not self.has_sessions:
             raise InvalidOperation(f"'{self.path[:64]}' has no sessions.")
 
     def refuse_topic(self) -> None:

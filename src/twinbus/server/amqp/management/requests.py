@@ -40,7 +40,7 @@ def read_peek(managed: ManagedEntity, body: Body) -> Command:
     if count < 0:
         raise ArgumentOutOfRange("message-count must not be negative.")
     peek = commands.Peek(managed.entity_id, managed.subqueue, max(0, from_number), count)
-    peek.session_id = optional_text(body, "session-id")
+    peek.session_id = _session_id(managed, body)
     omits_body(body)  # a matter of the answer, but a wrong type is refused before
     return peek
 
@@ -57,7 +57,7 @@ def read_receive_deferred(managed: ManagedEntity, body: Body) -> Command:
         raise ArgumentOutOfRange("receiver-settle-mode is 0 (receive and delete) or 1 (peek-lock).")
     receive_mode = commands.PEEK_LOCK if mode == 1 else commands.RECEIVE_AND_DELETE
     receive = commands.ReceiveDeferred(managed.entity_id, managed.subqueue, numbers, receive_mode)
-    receive.session_id = optional_text(body, "session-id")
+    receive.session_id = _session_id(managed, body)
     if receive.session_id is not None:
         receive.session_grant = managed.session_grant(receive.session_id)
     return receive
@@ -80,9 +80,14 @@ def read_update_disposition(managed: ManagedEntity, body: Body) -> Command:
             description=dead_letter_text(body, "deadletter-description"),
             properties=properties,
         )
-    if optional_text(body, "session-id") is not None:
-        managed.require_sessions()  # which session it is, the locks say
+    _session_id(managed, body)  # which session it is, the locks say
     return settle
+
+
+def _session_id(managed: ManagedEntity, body: Body) -> str | None:
+    """The session that a request is limited to; where there are none, the field means nothing."""
+    session_id = optional_text(body, "session-id")
+    return session_id if managed.has_sessions else None
 
 
 def read_renew_lock(managed: ManagedEntity, body: Body) -> Command:

@@ -5,7 +5,10 @@ import pytest_asyncio
 
 from tests.unit.server.asking import Asking
 from tests.unit.server.wired import Client, Scene
-from twinbus.amqp.types import Int
+from twinbus.amqp.composites import modified
+from twinbus.amqp.ingress import DeliveryReceived
+from twinbus.amqp.types import Array, Int, UInt
+from twinbus.entities.descriptions import QueueDescription
 from twinbus.message.plain import (
     Properties,
     data_section,
@@ -76,3 +79,56 @@ async def test_omitting_is_a_boolean(client: Client) -> None:
     answer = Asking(client, "orders").ask(PEEK, {**ALL, "omit-message-body": "yes"})
     assert answer.status == 400
     assert "omit-message-body" in answer.text
+
+
+# --- session ids where there are no sessions ------------------------------------------------------
+
+
+async def test_session_id_without_sessions_is_ignored(client: Client) -> None:
+    """In requests that it would only narrow down; the messages' own session ids mean nothing."""
+    send(client, encode_message(data_section(b"a")), encode_message(data_section(b"b")))
+    asking = Asking(client, "orders")
+    answer = asking.ask(PEEK, {**ALL, "session-id": "s"})
+    assert len(answer.body["messages"]) == 2
+    receiver = client.attach_receiver("orders", credit=0)
+    receiver.grant(1)
+    [event] = [each for each in client.pump() if isinstance(each, DeliveryReceived)]
+    receiver.settle(event.delivery_id, event.delivery_id, modified(True, True), settled=False)
+    client.pump()
+    deferred: dict[object, object] = {
+        "sequence-numbers": Array([1]),
+        "receiver-settle-mode": UInt(1),
+        "session-id": "s",
+    }
+    answer = asking.ask("com.microsoft:receive-by-sequence-number", deferred)
+    [entry] = answer.body["messages"]
+    done: dict[object, object] = {
+        "disposition-status": "completed",
+        "lock-tokens": Array([entry["lock-token"]]),
+        "session-id": "s",
+    }
+    assert asking.ask("com.microsoft:update-disposition", done).status == 200
+
+
+async def test_session_id_is_ignored_in_a_dead_letter_queue(client: Client) -> None:
+    """It has no sessions, even if its queue has."""
+    sessions = QueueDescription(requires_session=True)
+    client.scene.harness.create_queue("sessions", sessions)
+    answer = Asking(client, "sessions/$DeadLetterQueue").ask(PEEK, {**ALL, "session-id": "s"})
+    assert answer.status == 204
+
+
+@pytest.mark.parametrize(
+    ("operation", "body"),
+    [
+        (PEEK, {**ALL, "session-id": 5}),
+        ("com.microsoft:renew-session-lock", {"session-id": "s"}),
+        ("com.microsoft:get-session-state", {"session-id": "s"}),
+        ("com.microsoft:batch-delete-messages", {"message-count": Int(1), "session-id": "s"}),
+    ],
+)
+async def test_what_is_still_refused(
+    client: Client, operation: str, body: dict[object, object]
+) -> None:
+    """A wrong type, what is about a session itself, and deleting more than was asked for."""
+    assert Asking(client, "orders").ask(operation, body).status == 400
