@@ -126,12 +126,13 @@ def test_peek_without_bodies(
         ask_with(receiver, omit_message_body=True)
         peeked = receiver.peek_messages(10, sequence_number=1)
     assert [each.sequence_number for each in peeked] == [each.sequence_number for each in whole]
-    assert sorted(each.application_properties[b"n"] for each in peeked) == list(range(5))
+    numbers: list[Any] = [(each.application_properties or {}).get(b"n") for each in peeked]
+    assert sorted(numbers) == list(range(5))
     for message in peeked:
         raw = message.raw_amqp_message
         assert message.subject == "s"
         assert raw._data_body is None
-        assert raw.delivery_annotations[b"omitted-message-body-size"] > 100
+        assert (raw.delivery_annotations or {})[b"omitted-message-body-size"] > 100
 
 
 @pytest.mark.feature("receive.peek", "receive.deferred")
@@ -148,6 +149,6 @@ def test_session_id_without_sessions_is_ignored(
         receiver.defer_message(message)
         ask_with(receiver, session_id="s")
         assert len(receiver.peek_messages(10, sequence_number=1)) == 5
-        [deferred] = receiver.receive_deferred_messages(message.sequence_number)
+        [deferred] = receiver.receive_deferred_messages([message.sequence_number or 0])
         receiver.complete_message(deferred)  # over $management, as the SDK does with such
         assert len(receiver.peek_messages(10, sequence_number=1)) == 4

@@ -106,7 +106,7 @@ VOCABULARIES = {
     "client": 33,
     "entities": 154,
     "links/remote": 52,
-    "message": 57,
+    "message": 58,
     "pairing": 36,
     "pipeline/jobs": 42,
 }
