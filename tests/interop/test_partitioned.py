@@ -135,10 +135,13 @@ async def test_every_settlement(sender: Any, receiver: Any, dead_letters: Any) -
     await complete_all(receiver, [again, by_body[b"5"]])
     number = by_body[b"3"].sequence_number
     [deferred] = await receiver.receive_deferred_messages(number)
-    assert body(deferred) == b"3"
+    assert (body(deferred), deferred.delivery_count) == (b"3", 0)
     await receiver.complete_message(deferred)
     dead = await receive_one(dead_letters)
-    assert (body(dead), dead.dead_letter_reason) == (b"4", "why")
+    assert (body(dead), dead.dead_letter_reason, dead.delivery_count) == (b"4", "why", 0)
+    await dead_letters.abandon_message(dead)
+    dead = await receive_one(dead_letters)
+    assert (body(dead), dead.delivery_count) == (b"4", 0)
     await dead_letters.complete_message(dead)
     with pytest.raises(MessageNotFoundError):
         await receiver.receive_deferred_messages([number, (77 << 48) + 1])  # unknown partition

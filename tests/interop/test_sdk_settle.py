@@ -89,9 +89,27 @@ async def test_dead_letter_queue_knows_no_maximum(
 ) -> None:
     await sender.send_messages(ServiceBusMessage(b"poison"))
     await receiver.abandon_message(await receive_one(receiver))
-    for delivery_count in range(1, 4):
+    for _ in range(3):
         dead = await receive_one(dead_letters)
-        assert dead.delivery_count == delivery_count
+        assert dead.delivery_count == 1  # as it was when it died
+        await dead_letters.abandon_message(dead)
+
+
+@pytest.mark.proves("M-2")
+@pytest.mark.feature("receive.delivery-count")
+async def test_dead_lettering_and_deferring_are_no_failed_deliveries(
+    sender: Any, receiver: Any, dead_letters: Any
+) -> None:
+    await sender.send_messages(ServiceBusMessage(b"bad"))
+    await receiver.abandon_message(await receive_one(receiver))
+    message = await receive_one(receiver)
+    await receiver.defer_message(message)
+    [deferred] = await receiver.receive_deferred_messages(message.sequence_number)
+    assert deferred.delivery_count == 1
+    await receiver.dead_letter_message(deferred, reason="bad")
+    for _ in range(2):
+        dead = await receive_one(dead_letters)
+        assert dead.delivery_count == 1
         await dead_letters.abandon_message(dead)
 
 

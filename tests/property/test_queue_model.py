@@ -123,7 +123,7 @@ class Model:
         utc_ms: int,
         delayed: bool = False,
     ) -> None:
-        record.count += outcome != RELEASE
+        record.count += outcome == ABANDON and record.part == MAIN
         if changes is not None:
             record.overlay.update(changes)
             record.has_overlay = True

@@ -172,11 +172,12 @@ class World:
         self.transactions.add(transaction, Settle(queue.entity_id, MAIN, [lock], outcome))
         _, state, count = after.pop((queue.name, body))
         if outcome == DEAD_LETTER:
-            after[queue.name, body] = (DEAD_LETTER_QUEUE, ACTIVE, count + 1)
-        elif outcome != COMPLETE:
-            state = DEFERRED if outcome == DEFER else state
+            after[queue.name, body] = (DEAD_LETTER_QUEUE, ACTIVE, count)
+        elif outcome == DEFER:
+            after[queue.name, body] = (MAIN, DEFERRED, count)
+        elif outcome == ABANDON:
             after[queue.name, body] = (MAIN, state, count + 1)
-            if count + 1 >= queue.description.max_delivery_count and outcome == ABANDON:
+            if count + 1 >= queue.description.max_delivery_count:
                 after[queue.name, body] = (DEAD_LETTER_QUEUE, ACTIVE, count + 1)
 
     def new_body(self, length: int) -> bytes:

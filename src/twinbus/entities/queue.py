@@ -191,9 +191,7 @@ class Queue(QueueSends):
                 continue
             results.append(None)
             if outcome == DEAD_LETTER:
-                count = message.delivery_count + 1
-                target = DEAD_LETTER_QUEUE
-                self._move_to_dead_letter(MAIN, message, count, overlay or Overlay(), target)
+                self.dead_letter(MAIN, [message], overlay or Overlay(), DEAD_LETTER_QUEUE)
             elif outcome == TRANSFER_DEAD_LETTER:
                 self.dead_letter(subqueue, [message], overlay or Overlay(), TRANSFER_QUEUE)
             else:

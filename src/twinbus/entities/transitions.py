@@ -64,9 +64,8 @@ class QueueTransitions(QueueState):
     ) -> None:
         """A lock ends and the message stays: free, deferred, waiting, or beyond its limits."""
         count = message.delivery_count
-        if outcome != RELEASE:
-            count += 1
         if subqueue == MAIN and outcome == ABANDON:
+            count += 1  # only here: who defers has dealt with it, and nobody counts dead letters
             count_max = self.description.max_delivery_count
             # What is to be forwarded only ever gets to a relay, and that gives up when it must.
             if count >= count_max and self.description.forward_to is None:

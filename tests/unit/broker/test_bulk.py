@@ -102,6 +102,7 @@ def mixed(bench: BrokerHarness) -> Queue:
     """1 deferred, 2 and 3 active, 4 locked, 5 scheduled."""
     queue = bench.create_queue()
     send(bench, queue, new(b"deferred", n=1))
+    settle(bench, queue, 1, ABANDON)
     settle(bench, queue, 1, DEFER)
     send(bench, queue, new(b"locked", n=4))
     bench.receiver(queue, 1)

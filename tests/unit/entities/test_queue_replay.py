@@ -33,7 +33,7 @@ from twinbus.entities.facts import (
     Stored,
     Unlocked,
 )
-from twinbus.entities.message import ACTIVE, GONE, Message, NewMessage, Overlay
+from twinbus.entities.message import ACTIVE, DEFERRED, GONE, Message, NewMessage, Overlay
 from twinbus.entities.queue import Queue
 from twinbus.entities.state import Grants
 from twinbus.errors import NotSupported
@@ -41,6 +41,24 @@ from twinbus.errors import NotSupported
 DESCRIPTION = QueueDescription(
     lock_duration_ms=10_000, max_delivery_count=3, dead_lettering_on_message_expiration=True
 )
+
+
+def test_m2_counts_of_earlier_versions_stay_as_they_are() -> None:
+    """Those counted deferring, dead-lettering, and what was abandoned as a dead letter."""
+    scene = Scene(DESCRIPTION)
+    scene.send_bodies(b"a", b"b")
+    for fact in (
+        Unlocked(scene.queue.entity_id, MAIN, 1, 1, DEFERRED, None),
+        DeadLettered(scene.queue.entity_id, 2, 1, Overlay("r", "d"), DLQ),
+        Unlocked(scene.queue.entity_id, DLQ, 2, 7, ACTIVE, Overlay("r", "d")),
+    ):
+        scene.queue.replay(fact, scene.now)
+    scene.queue.receive_deferred(MAIN, [1], PEEK_LOCK, scene.now)
+    for subqueue, count in ((MAIN, 1), (DLQ, 7)):
+        [message] = scene.queue.peek(subqueue, 1, 9, scene.now)
+        assert message.delivery_count == count
+    scene.settle(scene.lock(subqueue=DLQ), ABANDON, subqueue=DLQ)
+    assert scene.told()[-1] == ("Unlocked", DLQ, 2, 7, ACTIVE, ("r", "d", None, None))
 
 
 def eventful() -> Scene:

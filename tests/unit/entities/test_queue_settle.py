@@ -127,7 +127,25 @@ def test_m2_nothing_leaves_the_dead_letter_queue_by_counting(scene: Scene) -> No
     scene.settle(scene.lock(), DEAD_LETTER)
     for _ in range(5):
         scene.settle(scene.lock(subqueue=DLQ), ABANDON, subqueue=DLQ)
-    assert scene.told()[-1] == ("Unlocked", DLQ, 1, 6, ACTIVE, (None, None, None, None))
+        assert scene.told()[-1] == ("Unlocked", DLQ, 1, 0, ACTIVE, (None, None, None, None))
+    for _ in range(5):
+        assert len(scene.lock(subqueue=DLQ)) == 1
+        scene.advance(10_000)
+        scene.tick()
+        assert scene.told()[-1] == ("Unlocked", DLQ, 1, 0, ACTIVE, (None, None, None, None))
+
+
+def test_m2_dead_lettering_and_deferring_do_not_count(scene: Scene) -> None:
+    scene.send_bodies(b"a", b"b")
+    scene.settle(scene.lock(2), ABANDON)
+    first, second = scene.lock(2)
+    scene.told()
+    scene.settle([first], DEAD_LETTER)
+    scene.settle([second], DEFER)
+    assert scene.told() == [
+        ("DeadLettered", 1, 1, (None, None, None, None)),
+        ("Unlocked", MAIN, 2, 1, DEFERRED, None),
+    ]
 
 
 def test_m2_dead_letter_keeps_number_and_says_why(scene: Scene) -> None:
@@ -135,7 +153,7 @@ def test_m2_dead_letter_keeps_number_and_says_why(scene: Scene) -> None:
     first, second = scene.lock(2)
     scene.told()
     scene.settle([second], DEAD_LETTER, Overlay("bad", "very bad", properties=b"p"))
-    assert scene.told() == [("DeadLettered", 2, 1, ("bad", "very bad", None, b"p"))]
+    assert scene.told() == [("DeadLettered", 2, 0, ("bad", "very bad", None, b"p"))]
     scene.settle([first], DEAD_LETTER)
     assert scene.peek(DLQ) == [1, 2]
     assert scene.queue.counts().dead_letter == 2
@@ -173,7 +191,7 @@ def test_m2_property_changes_add_up_newest_wins(scene: Scene) -> None:
     scene.settle(scene.lock(), DEAD_LETTER, Overlay("r", "d"))
     held = scene.lock(subqueue=DLQ)
     scene.settle(held, ABANDON, Overlay(reason="s", source="t", properties=b"2"), DLQ)
-    assert scene.told()[-1] == ("Unlocked", DLQ, 1, 4, ACTIVE, ("s", "d", "t", b"2"))
+    assert scene.told()[-1] == ("Unlocked", DLQ, 1, 2, ACTIVE, ("s", "d", "t", b"2"))
 
 
 def test_m2_a_lock_ends_by_itself_and_counts(scene: Scene) -> None:
