@@ -72,15 +72,20 @@ def processor_ns(pid: int) -> int:
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
 
 
-def healthy(primary: ServerProcess, secondary: ServerProcess, options: argparse.Namespace) -> Found:
+def healthy(
+    primary: ServerProcess,
+    secondary: ServerProcess,
+    options: argparse.Namespace,
+    queue: str = QUEUE,
+) -> Found:
     found: Found = defaultdict(list)
     for flavour in FLAVOURS:
         tools.wait_for_quiet()
         if flavour == "blocking":
-            send_blocking(primary, secondary, options, found)
+            send_blocking(primary, secondary, options, found, queue)
         else:
-            asyncio.run(send_async(primary, secondary, options, found))
-        empty(primary)
+            asyncio.run(send_async(primary, secondary, options, found, queue))
+        empty(primary, queue)
     return found
 
 
@@ -103,7 +108,11 @@ def in_turn(form: str, options: argparse.Namespace) -> list[tuple[int, str]]:
 
 
 def send_blocking(
-    primary: ServerProcess, secondary: ServerProcess, options: argparse.Namespace, found: Found
+    primary: ServerProcess,
+    secondary: ServerProcess,
+    options: argparse.Namespace,
+    found: Found,
+    queue: str,
 ) -> None:
     connect, text = ServiceBusClient.from_connection_string, primary.connection_string
     senders: dict[str, list[Any]] = defaultdict(list)
@@ -113,8 +122,8 @@ def send_blocking(
             paired = stack.enter_context(
                 twinbus.pairing.pair_namespace(connect(text), options_of(secondary))
             )
-            senders["bare"].append(stack.enter_context(bare.get_queue_sender(QUEUE)))
-            senders["paired"].append(stack.enter_context(paired.get_queue_sender(QUEUE)))
+            senders["bare"].append(stack.enter_context(bare.get_queue_sender(queue)))
+            senders["paired"].append(stack.enter_context(paired.get_queue_sender(queue)))
         for form in FORMS:
             for number, who in in_turn(form, options):
                 outgoing = block(form, options.calls)
@@ -129,7 +138,11 @@ def send_blocking(
 
 
 async def send_async(
-    primary: ServerProcess, secondary: ServerProcess, options: argparse.Namespace, found: Found
+    primary: ServerProcess,
+    secondary: ServerProcess,
+    options: argparse.Namespace,
+    found: Found,
+    queue: str,
 ) -> None:
     connect = azure.servicebus.aio.ServiceBusClient.from_connection_string
     text = primary.connection_string
@@ -140,8 +153,8 @@ async def send_async(
             bare = await enter(connect(text))
             pair = twinbus.pairing.aio.pair_namespace(connect(text), options_of(secondary))
             paired = await enter(await pair)
-            senders["bare"].append(await enter(bare.get_queue_sender(QUEUE)))
-            senders["paired"].append(await enter(paired.get_queue_sender(QUEUE)))
+            senders["bare"].append(await enter(bare.get_queue_sender(queue)))
+            senders["paired"].append(await enter(paired.get_queue_sender(queue)))
         for form in FORMS:
             for number, who in in_turn(form, options):
                 outgoing = block(form, options.calls)
@@ -155,9 +168,9 @@ async def send_async(
                     found["async", form, who].append(cost)
 
 
-def show_healthy(found: Found, options: argparse.Namespace) -> None:
+def show_healthy(found: Found, options: argparse.Namespace, title: str = "Healthy path") -> None:
     print(
-        f"Healthy path: 1 KiB messages, {options.repetitions} blocks of {options.calls} sends "
+        f"{title}: 1 KiB messages, {options.repetitions} blocks of {options.calls} sends "
         f"each (lists: {list_calls(options.calls)}) in random turns, medians, µs a call, twinbus "
         f"{options.build}.  In brackets: paired / bare of half of the rounds, and the range in "
         "which the ratio of medians lies in 19 of 20 draws with replacement.\n"

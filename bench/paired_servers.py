@@ -8,6 +8,7 @@ from twinbus.testing.server import ServerProcess
 
 BODY = bytes(1_024)
 QUEUE = "bench"
+WIDE = "bench-wide"  # partitioned
 NAME = "bench"  # of the primary, in the names of the backlog queues
 BACKLOG_QUEUES = 10
 LIST = 100
@@ -23,10 +24,10 @@ def options_of(secondary: ServerProcess, **more: Any) -> SendAvailabilityPairedN
     )
 
 
-def create_queue(server: ServerProcess) -> None:
-    server.create_queue(QUEUE, max_size_in_megabytes=5_120)
+def create_queue(server: ServerProcess, queue: str = QUEUE) -> None:
+    server.create_queue(queue, max_size_in_megabytes=5_120, enable_partitioning=queue == WIDE)
 
 
-def empty(server: ServerProcess) -> None:
-    server.admin.delete_queue(QUEUE)
-    create_queue(server)
+def empty(server: ServerProcess, queue: str = QUEUE) -> None:
+    server.admin.delete_queue(queue)
+    create_queue(server, queue)

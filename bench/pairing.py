@@ -8,6 +8,9 @@ a call and lists of 100, blocking and async.
 Syphon: a full backlog in ten queues, brought home by the syphon, against the same work done by hand
 with the bare SDK: receive up to 100, send them as one list, complete each.  Without prefetch,
 like the syphon: in a trial the SDK was slower with it, which would have flattered the syphon.
+
+Partitions (pairing_partitions.py): both once more with a partitioned queue and messages without a
+key; the senders also with a partition that is down.
 """
 
 import argparse
@@ -39,10 +42,12 @@ from bench.paired_servers import (
     empty,
     options_of,
 )
-from twinbus.pairing.events import Event, SyphonProgress
+from bench.pairing_partitions import show_partitions
+from bench.pairing_syphons import by_syphon, by_syphon_async
 from twinbus.testing.server import ServerProcess
 
 WAIT_S = 5
+PARTS = ("healthy", "syphon", "partitions")
 
 
 def main() -> None:
@@ -53,7 +58,7 @@ def main() -> None:
     )
     parser.add_argument("--count", type=int, default=20_000, help="messages in the backlog")
     parser.add_argument("--drains", type=int, default=3, help="of each kind")
-    parser.add_argument("--only", choices=("healthy", "syphon"), help="one half (default: both)")
+    parser.add_argument("--only", choices=PARTS, help="one part (default: all)")
     parser.add_argument("--build", choices=("pure", "compiled"), default="compiled")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="twinbus-pairing-") as name:
@@ -64,11 +69,13 @@ def main() -> None:
             servers.append(Twinbus(home, options.build).server)
         with servers[0] as primary, servers[1] as secondary:
             create_queue(primary)
-            if options.only != "syphon":
+            if options.only in (None, "healthy"):
                 show_healthy(healthy(primary, secondary, options), options)
-            if options.only != "healthy":
+            if options.only in (None, "syphon"):
                 create_backlog(primary, secondary)
                 show_drains(drains(primary, secondary, options), options)
+            if options.only in (None, "partitions"):
+                show_partitions(primary, secondary, options)
 
 
 # --- bringing a backlog home ----------------------------------------------------------------------
@@ -175,39 +182,6 @@ async def by_hand_async(primary: ServerProcess, secondary: ServerProcess, count:
     async with receiving, sending:
         moving: list[Awaitable[None]] = [move(queue) for queue in backlog_queues()]
         await asyncio.gather(*moving)
-
-
-class Moved:
-    """Counts what the events of a pair say is home."""
-
-    def __init__(self, count: int, done: Callable[[], None]) -> None:
-        self._left = count
-        self._done = done
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, SyphonProgress):
-            self._left -= event.moved
-            if self._left <= 0:
-                self._done()
-
-
-def by_syphon(primary: ServerProcess, secondary: ServerProcess, count: int) -> None:
-    done = threading.Event()
-    client = ServiceBusClient.from_connection_string(primary.connection_string)
-    with twinbus.pairing.pair_namespace(client, options_of(secondary, enable_syphon=True)) as pair:
-        pair.on_event(Moved(count, done.set))
-        done.wait()
-
-
-async def by_syphon_async(primary: ServerProcess, secondary: ServerProcess, count: int) -> None:
-    done = asyncio.Event()
-    client = azure.servicebus.aio.ServiceBusClient.from_connection_string(primary.connection_string)
-    pair = await twinbus.pairing.aio.pair_namespace(
-        client, options_of(secondary, enable_syphon=True)
-    )
-    async with pair:
-        pair.on_event(Moved(count, done.set))
-        await done.wait()
 
 
 def show_drains(found: dict[tuple[str, str], list[float]], options: argparse.Namespace) -> None:
