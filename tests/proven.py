@@ -69,7 +69,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Name what failed once more, last of all: reports of failures may fill many screens."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None:
+    if reporter is not None and not hasattr(config, "workerinput"):
         for kind in ("failed", "error"):
             for report in reporter.stats.get(kind, []):
                 sys.stderr.write(f"{kind}: {report.nodeid}\n")
