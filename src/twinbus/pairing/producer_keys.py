@@ -102,7 +102,8 @@ class ProducerKeys:
     def refused(self, entity: str, keys: list[str], now: float) -> None:
         """The partition that was chosen has not taken these, and none of them is anywhere."""
         spread = self._spreads[self._producer_of(entity)]
-        for partition in {chosen_partition(key.rpartition("/")[0]) for key in keys}:
+        chosen = {chosen_partition(key.rpartition("/")[0]) for key in keys}
+        for partition in chosen - {NO_PARTITION}:
             spread.refused(partition, now)
         for key in reversed(keys):
             self._give_back(key)
@@ -169,7 +170,8 @@ def place_of(path: str, keys: Iterable[str | None]) -> str:
     for key in keys:
         producer = (key or "").rpartition("/")[0]
         partitions.add(chosen_partition(producer.replace("~", "@")))  # chosen, or by another key
-    return path if NO_PARTITION in partitions or len(partitions) > 1 else f"{path}@{partitions}"
+    is_one = len(partitions) == 1 and NO_PARTITION not in partitions
+    return f"{path}@{partitions.pop()}" if is_one else path
 
 
 def _name(producer: str, bucket: int, home: int) -> str:

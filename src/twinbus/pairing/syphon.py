@@ -341,7 +341,8 @@ class Syphon:
         parts = deque(self._parts(path, free))
         while parts:
             part = parts.popleft()
-            place = _place(path, part)
+            # What can rest by itself: the partition of these messages, if they are all of one.
+            place = place_of(path, [each.restored.key for each in part])
             now = self._now()
             is_resting = self._rests.is_resting(path, now) or self._rests.is_resting(place, now)
             if is_resting or now - cycle.begun > IN_HAND_S_MAX:
@@ -404,9 +405,9 @@ class Syphon:
         version those without another key go where the number of the first one leads, so they are
         sent with those of their producer and block.
         """
+        is_by_key = path in self._by_key
         parts: dict[object, list[_Taken]] = {}
         for each in taken:
-            is_by_key = path in self._by_key
             if each.key is not None:
                 together: object = (each.key,) if is_by_key else ()
             else:
@@ -473,11 +474,6 @@ class Syphon:
         rest_s = self._rests.begin(place or path, error, self._now(), is_busy=is_busy)
         if rest_s is not None:  # else another queue's flow has just met the same
             self._events.append(SyphonResting(path, error, rest_s))
-
-
-def _place(path: str, part: list[_Taken]) -> str:
-    """What can rest by itself: the partition of these messages, if they are all of one."""
-    return place_of(path, [each.restored.key for each in part])
 
 
 def _number(message: ServiceBusReceivedMessage) -> int:

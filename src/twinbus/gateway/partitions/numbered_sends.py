@@ -52,7 +52,9 @@ def numbered_partition(messages: list[NewMessage]) -> int:
 
 def send_numbered(gateway: Routes, entity: Entity, command: Send) -> None:
     """To its home; messages with different homes go their own ways."""
-    home = numbered_partition(command.messages)
+    home = command.partition  # as `deal` has found it, which looks at every message
+    if home < 0:
+        home = numbered_partition(command.messages)
     if home == SEVERAL:
         homes = [max(0, home_of(message.producer_key)) for message in command.messages]
         SplitSend(gateway, entity, command, homes, send_numbered).start()

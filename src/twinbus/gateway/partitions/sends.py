@@ -16,7 +16,7 @@ from typing import Final
 
 from twinbus.entities.commands import Command, Reply, Send
 from twinbus.entities.message import NewMessage
-from twinbus.entities.partitions import NO_PARTITION, PARTITION_COUNT, hash_key, key_of
+from twinbus.entities.partitions import NO_PARTITION, PARTITION_COUNT, hash_key, home_of, key_of
 from twinbus.errors import (
     DiskFull,
     InvalidOperation,
@@ -174,7 +174,7 @@ def route_send(gateway: Routes, entity: Entity, command: Command) -> None:
     elif is_keyed:
         command.partition = partition
         send_keyed(gateway, entity, command)
-    elif numbered_partition(command.messages) != NO_PARTITION:
+    elif home_of(command.messages[0].producer_key) != NO_PARTITION:
         send_numbered(gateway, entity, command)
     else:
         if partition == UNKEYED or links[entity.parts[partition].store].health != UP:

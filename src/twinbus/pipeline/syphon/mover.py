@@ -345,7 +345,9 @@ class Mover:
         for message in messages:
             if message.session_id is not None:
                 self._waiting.add((message.path, message.session_id))
-            self._count(message.path, HELD, self._memory.rests.reason(message.path), message)
+            place = place_of(message.path, [message.key])
+            reason = self._memory.rests.reason(message.path) or self._memory.rests.reason(place)
+            self._count(message.path, HELD, reason, message)
 
     def _refuse(self, message: RestoredBytes, error: Exception) -> None:
         if isinstance(error, EntityNotFound):
